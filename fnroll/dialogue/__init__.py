@@ -1,0 +1,1 @@
+"""Pure text: chat templates, tool schemas, tool-call parsers."""

@@ -1,0 +1,1 @@
+"""Language models as pure functions of parameters, tokens and a cache."""

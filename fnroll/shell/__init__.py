@@ -1,0 +1,1 @@
+"""The imperative side, one per rank: requests, the driver loop, records, progress, files."""

@@ -1,0 +1,1 @@
+"""What tests a rollout engine: the oracle, strategies, models with known answers."""
