@@ -1,1 +1,26 @@
 """Multi-turn, tool-calling language-model rollouts as pure functions on an immutable value."""
+
+from fnroll.shell.batch import RolloutBatch, RolloutRequest
+from fnroll.shell.config import RolloutConfig, SamplingConfig
+from fnroll.shell.profile import Profile
+from fnroll.shell.prompt import read_prompts
+from fnroll.shell.record import Reason, RolloutRecord, Status
+from fnroll.shell.rollout import Rollout, RolloutInterrupted, generate
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Profile",
+    "Reason",
+    "Rollout",
+    "RolloutBatch",
+    "RolloutConfig",
+    "RolloutInterrupted",
+    "RolloutRecord",
+    "RolloutRequest",
+    "SamplingConfig",
+    "Status",
+    "__version__",
+    "generate",
+    "read_prompts",
+]

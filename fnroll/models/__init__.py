@@ -1,1 +1,7 @@
 """Language models as pure functions of parameters, tokens and a cache."""
+
+from fnroll.models.base import Model
+from fnroll.models.causal_lm import CausalLM, UnsupportedModelError, causal_lm
+from fnroll.models.toy import toy_logits, toy_model
+
+__all__ = ["CausalLM", "Model", "UnsupportedModelError", "causal_lm", "toy_logits", "toy_model"]

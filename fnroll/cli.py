@@ -1,0 +1,138 @@
+"""The `fnroll` command."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from fnroll.models.load import DTYPES, load_model
+from fnroll.shell.batch import RolloutBatch, RolloutRequest, dump_record
+from fnroll.shell.config import RolloutConfig, SamplingConfig
+from fnroll.shell.prompt import read_prompts
+from fnroll.shell.record import RolloutRecord
+from fnroll.shell.report import print_batch, print_profile
+from fnroll.shell.rollout import Rollout, RolloutInterrupted
+
+_QUESTIONS = Path(__file__).parent / "data" / "questions.txt"
+_INTERRUPTED = 130  # 128 + SIGINT, as shells count
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="fnroll", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    rollout = commands.add_parser("rollout", help="roll out prompts from a file")
+    rollout.add_argument("--prompts", required=True, help="a file: one prompt a line, or .jsonl")
+    rollout.add_argument("--out", help="write the records here, as JSON Lines")
+    demo = commands.add_parser("demo", help="roll out 16 questions on SmolLM2 and show the answers")
+    demo.add_argument("--out", help="write the records here, as JSON Lines")
+    for command, n, temperature, new in ((rollout, 1, 1.0, None), (demo, 4, 0.8, 96)):
+        _add_options(command, n=n, temperature=temperature, max_new_tokens=new)
+    return parser
+
+
+def _add_options(
+    parser: argparse.ArgumentParser, *, n: int, temperature: float, max_new_tokens: int | None
+) -> None:
+    model = parser.add_argument_group("model")
+    model.add_argument("--model", default="smollm2", help="'smollm2' or a folder (default: %(default)s)")
+    model.add_argument("--dtype", default="float32", choices=sorted(DTYPES))
+    sampling = parser.add_argument_group("sampling")
+    sampling.add_argument("--n", type=int, default=n, help="samples of each prompt (default: %(default)s)")
+    sampling.add_argument("--temperature", type=float, default=temperature, help="default: %(default)s")
+    sampling.add_argument("--top-k", type=int, default=0, help="0 is off")
+    sampling.add_argument("--top-p", type=float, default=1.0, help="1 is off")
+    sampling.add_argument("--repetition-penalty", type=float, help="default: the model's own")
+    sampling.add_argument("--max-new-tokens", type=int, default=max_new_tokens, help="default: %(default)s")
+    sampling.add_argument("--seed", type=int, default=0)
+    run = parser.add_argument_group("run")
+    run.add_argument("--max-length", type=int, default=1024, help="tokens of a record (default: %(default)s)")
+    run.add_argument("--rows", type=int, default=16, help="records at the same time (default: %(default)s)")
+    run.add_argument("--batching", default="continuous", choices=("continuous", "static"))
+    run.add_argument("--backend", default="eager", choices=("eager", "compiled"))
+    run.add_argument("--poll-every", type=int, default=1, help="decode steps between two host reads")
+
+
+class RecordFile:
+    """Writes each record as it ends, and at the end all of them in the order of the request."""
+
+    def __init__(self, path: str | None) -> None:
+        self.path = None if path is None else Path(path)
+        self._file = None if self.path is None else self.path.open("w", encoding="utf-8")
+
+    def write(self, index: int, record: RolloutRecord) -> None:
+        """Append a record, flushed, so that a crash loses none that had ended."""
+        if self._file is not None:
+            self._file.write(dump_record(record))
+            self._file.flush()
+
+    def close(self, batch: RolloutBatch) -> None:
+        """Put the records that have ended in order."""
+        if self._file is not None and self.path is not None:
+            self._file.close()
+            batch.save(self.path)
+
+
+def _roll_out(args: argparse.Namespace, prompts: list[RolloutRecord], console: Console) -> int:
+    sampling = SamplingConfig(
+        temperature=args.temperature,
+        top_k=args.top_k,
+        top_p=args.top_p,
+        repetition_penalty=args.repetition_penalty,
+        max_new_tokens=args.max_new_tokens,
+    )
+    config = RolloutConfig(
+        max_length=args.max_length,
+        rows=args.rows,
+        batching=args.batching,
+        backend=args.backend,
+        poll_every=args.poll_every,
+    )
+    request = RolloutRequest(prompts, args.n)
+    model, tokenizer = load_model(args.model, args.dtype)
+    with Rollout(model, tokenizer, config) as rollout:
+        file = RecordFile(args.out)
+        code = 0
+        try:
+            rollout.generate(request, sampling, seed=args.seed, on_record=file.write)
+        except RolloutInterrupted as interrupt:
+            console.print(f"[yellow]{interrupt.args[0].split(', see')[0]}[/]")
+            code = _INTERRUPTED
+        finally:
+            file.close(rollout.finished)
+        print_batch(console, rollout.finished, tokenizer)
+        print_profile(console, rollout.profile)
+        if args.out:
+            console.print(f"{len(rollout.finished)} records written to {args.out}")
+    return code
+
+
+def _run(args: argparse.Namespace, console: Console) -> int:
+    path = _QUESTIONS if args.command == "demo" else Path(args.prompts)
+    prompts = read_prompts(path)
+    if not prompts:
+        raise ValueError(f"{path} holds no prompts; give one a line")
+    return _roll_out(args, prompts, console)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return the exit code: 0, 2 for bad input, 130 after Ctrl-C."""
+    args = _parser().parse_args(argv)
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    console: Any = Console()
+    try:
+        return _run(args, console)
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except (ValueError, OSError) as error:
+        print(f"fnroll: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

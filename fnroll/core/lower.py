@@ -1,0 +1,180 @@
+"""How a step runs: compiled, with donated buffers, or (its place is here) as a captured CUDA graph.
+
+The only file of the core that names the compiler. A step stays a pure function; what is decided here is
+whether its result takes new memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from fnroll.core.buffer import donating
+from fnroll.core.tree import leaf_names, tree_flatten, tree_leaves, tree_unflatten
+
+Step = Callable[..., Any]
+
+
+class ConsumedError(RuntimeError):
+    """A state was used after a donated step had taken its buffers."""
+
+
+class DonationError(ValueError):
+    """A step's result does not allow its old buffers to be written over."""
+
+
+class _Consumed:
+    """Stands where a donated tree was; any use of it says what happened."""
+
+    def __init__(self, name: str, step: str) -> None:
+        self._name, self._step = name, step
+
+    def _fail(self, *_: Any, **__: Any) -> NoReturn:
+        raise ConsumedError(
+            f"`{self._name}` of this state was donated to {self._step} and is consumed: go on with the "
+            f"state that the step returned, or call the step without `donate` to keep both"
+        )
+
+    def __getattr__(self, _: str) -> NoReturn:
+        self._fail()
+
+    __getitem__ = __iter__ = __len__ = __call__ = _fail
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> NoReturn:
+        found = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, cls)]
+        found[0]._fail()
+
+
+def _name(step: Any) -> str:
+    while hasattr(step, "func"):  # functools.partial
+        step = step.func
+    return getattr(step, "__qualname__", type(step).__name__)
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+class Donated:
+    """A step that writes its result into the buffers of the state it was given. Made by `donate`."""
+
+    def __init__(self, step: Step, names: Sequence[str], run: Step | None = None) -> None:
+        self.step, self.names = step, tuple(names)
+        self.run = self._absorb if run is None else run
+        self.is_eager = run is None
+        self.__name__ = f"donate({_name(step)})"
+
+    def _is_state(self, value: Any) -> bool:
+        fields = getattr(type(value), "__dataclass_fields__", ())
+        return all(name in fields for name in self.names)
+
+    def _find(self, values: Any) -> Any:
+        for value in values if isinstance(values, tuple) else (values,):
+            if self._is_state(value):
+                return value
+        raise DonationError(
+            f"{self.__name__}: no argument or result is a state that has the fields {', '.join(self.names)}"
+        )
+
+    def _leaves(self, state: Any) -> list[Tensor]:
+        return [leaf for name in self.names for leaf in tree_leaves(getattr(state, name))]
+
+    def _absorb(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the step, then move each new leaf into the old one's memory."""
+        state = self._find(args)
+        result = self.step(*args, **kwargs)
+        old, new = self._leaves(state), self._leaves(self._find(result))
+        self._check_sources(state, old, new)
+        for target, source in zip(old, new, strict=True):
+            if source is not target:
+                target.copy_(source)
+        moved = {id(source): target for source, target in zip(new, old, strict=True)}
+        leaves, spec = tree_flatten(result)
+        return tree_unflatten([moved.get(id(leaf), leaf) for leaf in leaves], spec)
+
+    def _check_sources(self, state: Any, old: list[Tensor], new: list[Tensor]) -> None:
+        if len(old) != len(new):
+            raise DonationError(f"{self.__name__}: the step changes how many buffers the state has")
+        owner = {id(leaf): index for index, leaf in enumerate(old)}
+        for index, leaf in enumerate(new):
+            if owner.get(id(leaf), index) != index:
+                names = [f"{name}.{leaf}" for name in self.names for leaf in leaf_names(getattr(state, name))]
+                raise DonationError(
+                    f"{self.__name__}: the new {names[index]} is the old {names[owner[id(leaf)]]}; a donated "
+                    f"buffer may only become itself or a value computed from itself"
+                )
+
+    def _check_outputs(self, result: Any, kept: list[Tensor]) -> None:
+        mine, storages = {id(leaf) for leaf in kept}, {_storage(leaf) for leaf in kept}
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, Tensor) and id(leaf) not in mine and _storage(leaf) in storages:
+                raise DonationError(
+                    f"{self.__name__}: an output is a view of a donated buffer, which the next step writes "
+                    f"over; return a value computed from it"
+                )
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the step; the state that went in is consumed."""
+        state = self._find(args)
+        leaves = self._leaves(state)
+        if self.is_eager:
+            with donating(leaves):
+                result = self.run(*args, **kwargs)
+        else:
+            result = self.run(*args, **kwargs)
+        self._check_outputs(result, leaves)
+        self._consume(state, self._find(result))
+        return result
+
+    def _consume(self, state: Any, new: Any) -> None:
+        for name in self.names:
+            tree = getattr(state, name)
+            if tree is getattr(new, name):
+                continue
+            for field in list(vars(tree)):
+                object.__setattr__(tree, field, _Consumed(f"{name}.{field}", _name(self.step)))
+
+
+def donate(step: Step, names: Sequence[str] = ("cache", "records")) -> Donated:
+    """Let a step write its result into the memory of the state it is given.
+
+    The step stays pure; the state that went in is consumed, as with a donated buffer in JAX, and its use
+    raises `ConsumedError`. `compiled(donate(step))` compiles the writes into place.
+
+    Args:
+      step: a pure step; the state is the first of its positional arguments that has all `names`.
+      names: fields of the state whose buffers are given up.
+
+    Raises:
+      DonationError: when called, if a new buffer is another old one, or an output is a view of one.
+    """
+    return Donated(step, names)
+
+
+def compiled(step: Step | Donated, *, backend: str | Callable[..., Any] = "inductor", **options: Any) -> Step:
+    """Compile a step as one graph for fixed shapes.
+
+    Args:
+      step: a pure step, its static options bound with `functools.partial`, or a donated one.
+      backend: of `torch.compile`.
+      **options: of `torch.compile`.
+
+    Raises:
+      torch._dynamo.exc.Unsupported: when first called, if the step cannot be traced whole.
+    """
+
+    def lower(function: Step) -> Step:
+        # Each step its own recompile limit: pipelines joined by `compose` all share one code object.
+        compile_: Any = torch.compile
+        run: Step = compile_(
+            function, fullgraph=True, dynamic=False, isolate_recompiles=True, backend=backend, **options
+        )
+        return run
+
+    if isinstance(step, Donated):
+        return Donated(step.step, step.names, run=lower(step._absorb))
+    return lower(step)

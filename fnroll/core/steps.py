@@ -1,0 +1,324 @@
+"""The steps of a rollout: pure functions from a state to the next.
+
+A row that holds a record always satisfies `cached == length - 1` between steps: its last token is known
+but not yet fed. `extend` feeds it, `sample` appends the next one. A prompt, a tool output and a sampled
+token are therefore fed by the same code, and no token is fed twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fnroll.core import queue as queues
+from fnroll.core import types as t
+from fnroll.core.buffer import put
+from fnroll.core.logits import draw, process
+from fnroll.core.model import Chunk, ModelFn
+from fnroll.core.tree import replace
+from fnroll.core.types import Records, RolloutState, Rows, SamplingParams
+
+
+def append(
+    records: Records, line: Tensor, tokens: Tensor, count: Tensor, *, log_probs: Tensor, version: Tensor
+) -> Records:
+    """Append tokens to records; every field that has an entry per token grows here and nowhere else.
+
+    Args:
+      records: before.
+      line: `[R]` int64; the sink takes what is to be dropped.
+      tokens: `[R, K]` int64.
+      count: `[R]` int64: how many of the K tokens count.
+      log_probs: `[R, K]` float32 of sampled tokens; NaN marks a token that was not sampled.
+      version: `[]` int32: of the weights that sampled.
+    """
+    sink, cap = records.length.shape[0] - 1, records.tokens.shape[1]
+    column = torch.arange(tokens.shape[1], device=tokens.device)
+    position = records.length[line][:, None] + column
+    keep = (column < count[:, None]) & (position < cap)
+    where = (torch.where(keep, line[:, None], sink), torch.where(keep, position, 0))
+    sampled = ~log_probs.isnan()
+    grown = torch.where(line == sink, 0, records.length[line] + keep.sum(dim=-1))
+    return replace(
+        records,
+        tokens=put(records.tokens, where, tokens),
+        loss_mask=put(records.loss_mask, where, sampled),
+        log_probs=put(records.log_probs, where, torch.where(sampled, log_probs, 0.0)),
+        weight_version=put(records.weight_version, where, torch.where(sampled, version, -1)),
+        length=put(records.length, (line,), grown),
+    )
+
+
+def _given(tokens: Tensor) -> Tensor:
+    return torch.full(tokens.shape, torch.nan, device=tokens.device)
+
+
+def enqueue(
+    state: RolloutState, line: Tensor, tokens: Tensor, count: Tensor, limit: Tensor, key: Tensor
+) -> RolloutState:
+    """Put new records into free lines and at the back of the queue.
+
+    Args:
+      state: before.
+      line: `[R]` int64, lines of status `FREE` or ended ones that are used again; the sink for padding.
+      tokens: `[R, K]` int64, prompts, left-aligned.
+      count: `[R]` int64, prompt lengths, at least 1 and below `limit`.
+      limit: `[R]` int64, length at which the first turn must stop, at most T.
+      key: `[R, 2]` int64, from `init_keys`.
+    """
+    zero, records = torch.zeros_like(line), state.records
+    real = line < state.num_records
+    empty = replace(
+        records,
+        length=put(records.length, (line,), zero),
+        limit=put(records.limit, (line,), limit),
+        turn=put(records.turn, (line,), zero),
+        status=put(records.status, (line,), torch.where(real, t.PENDING, t.FREE)),
+        reason=put(records.reason, (line,), zero),
+        key=put(records.key, (line,), key),
+    )
+    filled = append(empty, line, tokens, count, log_probs=_given(tokens), version=state.version)
+    return replace(state, records=filled, queue=queues.push_back(state.queue, line))
+
+
+def admit(state: RolloutState, *, static: bool = False) -> tuple[RolloutState, Tensor]:
+    """Give free rows to the records that wait, smallest ticket first.
+
+    Args:
+      state: before.
+      static: admit only when every row is free (static batching); else at any time (continuous).
+
+    Returns:
+      The state, and `[B]` int64: the line that each row took in this step, or `Rows.IDLE`.
+    """
+    rows, sink = state.rows, state.num_records
+    free = rows.record == Rows.IDLE
+    open_ = free & free.all() if static else free
+    first, exists = queues.peek(state.queue, state.num_rows)
+    rank = (open_.cumsum(0) - 1).clamp(min=0)
+    taken = open_ & exists[rank]
+    record = torch.where(taken, first[rank], sink)
+    status = torch.where(taken, t.RUNNING, t.FREE)
+    new = replace(
+        state,
+        rows=Rows(record=torch.where(taken, record, rows.record), cached=torch.where(taken, 0, rows.cached)),
+        queue=queues.drop(state.queue, record),
+        records=replace(state.records, status=put(state.records.status, (record,), status)),
+    )
+    return new, torch.where(taken, record, Rows.IDLE)
+
+
+def _held(state: RolloutState, rows: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the line of each row (the sink for idle ones), its length, and how much of it is cached."""
+    record, cached = state.rows.record, state.rows.cached
+    if rows is not None:
+        record, cached = record[rows], cached[rows]
+    idle = record == Rows.IDLE
+    line = torch.where(idle, state.num_records, record)
+    return line, state.records.length[line], torch.where(idle, 0, cached)
+
+
+def _feed(
+    params: Any,
+    state: RolloutState,
+    rows: Tensor | None,
+    end: Tensor,
+    model: ModelFn,
+    width: int,
+    window: int,
+) -> tuple[Tensor, RolloutState]:
+    """Feed what lies in the last `width` positions before `end`, `[A]`, and is not cached."""
+    line, _, cached = _held(state, rows)
+    start = end - width
+    position = start[:, None] + torch.arange(width, device=end.device)
+    fed = position >= cached[:, None]
+    chunk = Chunk(
+        # Empty columns feed token 0: what the line held there is nobody's business.
+        tokens=torch.where(fed, state.records.tokens[line[:, None], position.clamp(min=0)], 0),
+        start=start,
+        slots=torch.where(fed, position, state.max_length),
+        rows=rows,
+        window=window,
+    )
+    logits, cache = model(params, chunk, state.cache)
+    cached = end if rows is None else put(state.rows.cached, (rows,), end)
+    return logits, replace(state, cache=cache, rows=replace(state.rows, cached=cached))
+
+
+def prefill(
+    params: Any, state: RolloutState, rows: Tensor, *, model: ModelFn, width: int, window: int
+) -> RolloutState:
+    """Feed up to `width` tokens of each given row, all but the last token that its record knows.
+
+    Args:
+      params: of the model.
+      state: before.
+      rows: `[A]` int64, no row twice; rows with nothing to feed take part and change nothing.
+      model: static; the pure model.
+      width: static; Q.
+      window: static; W, at least the largest length of these records less one.
+    """
+    _, length, cached = _held(state, rows)
+    end = torch.minimum((length - 1).clamp(min=0), cached + width)
+    _, new = _feed(params, state, rows, end, model, width, window)
+    return new
+
+
+def extend(params: Any, state: RolloutState, *, model: ModelFn, window: int) -> tuple[Tensor, RolloutState]:
+    """Feed the last known token of every row that lacks only that one.
+
+    Args:
+      params: of the model.
+      state: before.
+      model: static; the pure model.
+      window: static; W, at least the largest length of a running record.
+
+    Returns:
+      Logits `[B, V]` of the token after it, and the state.
+    """
+    _, length, cached = _held(state, None)
+    end = torch.where(cached == length - 1, length, cached)
+    return _feed(params, state, None, end, model, 1, window)
+
+
+def select_params(params: SamplingParams, line: Tensor) -> SamplingParams:
+    """Return the parameters of the lines `[B]`, each field `[B]`."""
+    return replace(
+        params,
+        temperature=params.temperature[line],
+        top_k=params.top_k[line],
+        top_p=params.top_p[line],
+        repetition_penalty=params.repetition_penalty[line],
+    )
+
+
+def sample(state: RolloutState, logits: Tensor) -> RolloutState:
+    """Draw a token for every row whose known tokens are all cached, and append it to its record.
+
+    Args:
+      state: after `extend`.
+      logits: `[B, V]`, of the token after each row's last.
+    """
+    rows, records = state.rows, state.records
+    line = torch.where(rows.record == Rows.IDLE, state.num_records, rows.record)
+    position = records.length[line]
+    ready = (rows.record != Rows.IDLE) & (rows.cached == position)
+    line = torch.where(ready, line, state.num_records)
+    params = select_params(state.sampling, line)
+    history = (records.tokens[line], position) if params.use_penalty else None
+    scores = process(logits, params, history)
+    token, log_prob = draw(scores, params, records.key[line], position)
+    one = torch.ones_like(line)
+    new = append(records, line, token[:, None], one, log_probs=log_prob[:, None], version=state.version)
+    return replace(state, records=new)
+
+
+def retire(state: RolloutState, *, multi_turn: bool = False) -> tuple[RolloutState, Tensor]:
+    """Free the rows whose turn ended: by a stop id (reason `EOS`) or by its limit (reason `LENGTH`).
+
+    Args:
+      state: after `sample`.
+      multi_turn: static; a turn that ended by a stop id leaves its record `WAITING` for what comes back,
+        instead of `COMPLETED`. One cut by its limit is `TRUNCATED` either way.
+
+    Returns:
+      The state, and `[B]` int64: the line whose turn ended in each row, or `Rows.IDLE`.
+    """
+    rows, records = state.rows, state.records
+    busy = rows.record != Rows.IDLE
+    line = torch.where(busy, rows.record, state.num_records)
+    length = records.length[line]
+    # The last token ends a turn only if it was sampled: a prompt may end in a stop id.
+    at = (length - 1).clamp(min=0)
+    stopped = records.loss_mask[line, at] & torch.isin(records.tokens[line, at], state.stop_ids)
+    ended = busy & (stopped | (length >= records.limit[line]))
+    line = torch.where(ended, line, state.num_records)
+    status = torch.where(stopped, t.WAITING if multi_turn else t.COMPLETED, t.TRUNCATED)
+    reason = torch.where(stopped, t.EOS, t.LENGTH)
+    new = replace(
+        records,
+        status=put(records.status, (line,), torch.where(ended, status, t.FREE)),
+        reason=put(records.reason, (line,), torch.where(ended, reason, t.NO_REASON)),
+        turn=put(records.turn, (line,), torch.where(ended, records.turn[line] + 1, 0)),
+    )
+    free = Rows(record=torch.where(ended, Rows.IDLE, rows.record), cached=torch.where(ended, 0, rows.cached))
+    return replace(state, records=new, rows=free), torch.where(ended, line, Rows.IDLE)
+
+
+def append_tool(
+    state: RolloutState, record: Tensor, tokens: Tensor, count: Tensor, limit: Tensor
+) -> RolloutState:
+    """Append tool output to waiting records and put them at the front of the queue.
+
+    What does not fit below a record's limit, with a token to sample after it, is dropped whole: the record
+    ends `TRUNCATED` with reason `TOOL_OUTPUT`, never with half an output.
+
+    Args:
+      state: before.
+      record: `[R]` int64, lines of status `WAITING`; the sink for padding.
+      tokens: `[R, K]` int64, left-aligned.
+      count: `[R]` int64, tokens of each output, at least 1.
+      limit: `[R]` int64, length at which the next turn must stop, at most T.
+    """
+    records, sink = state.records, state.num_records
+    fits = (records.length[record] + count < limit) & (record < sink)
+    line = torch.where(fits, record, sink)
+    new = append(records, line, tokens, count, log_probs=_given(tokens), version=state.version)
+    status = torch.where(record == sink, t.FREE, torch.where(fits, t.PENDING, t.TRUNCATED))
+    reason = torch.where(record == sink, t.NO_REASON, torch.where(fits, t.NO_REASON, t.TOOL_OUTPUT))
+    new = replace(
+        new,
+        status=put(new.status, (record,), status),
+        reason=put(new.reason, (record,), reason),
+        limit=put(new.limit, (line,), limit),
+    )
+    return replace(state, records=new, queue=queues.push_front(state.queue, line))
+
+
+def finish(state: RolloutState, record: Tensor, status: Tensor, reason: Tensor) -> RolloutState:
+    """End records where they stand: free their rows, take them out of the queue.
+
+    Args:
+      state: before.
+      record: `[R]` int64, any lines; the sink for padding.
+      status: `[R]` int64, `COMPLETED`, `TRUNCATED` or `FAILED`.
+      reason: `[R]` int64.
+    """
+    records, sink = state.records, state.num_records
+    held = (state.rows.record[:, None] == record).any(dim=1)
+    new = replace(
+        records,
+        status=put(records.status, (record,), torch.where(record == sink, t.FREE, status)),
+        reason=put(records.reason, (record,), torch.where(record == sink, t.NO_REASON, reason)),
+    )
+    rows = Rows(
+        record=torch.where(held, Rows.IDLE, state.rows.record),
+        cached=torch.where(held, 0, state.rows.cached),
+    )
+    return replace(state, records=new, rows=rows, queue=queues.drop(state.queue, record))
+
+
+def decode_step(
+    params: Any, state: RolloutState, *, model: ModelFn, window: int, multi_turn: bool = False
+) -> tuple[RolloutState, Tensor]:
+    """Feed one token of every row, draw the next, free the rows that ended: extend, sample, retire.
+
+    Returns:
+      The state, and `[B]` int64: the line whose turn ended in each row, or `Rows.IDLE`.
+    """
+    logits, state = extend(params, state, model=model, window=window)
+    return retire(sample(state, logits), multi_turn=multi_turn)
+
+
+def compose(*steps: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Join steps of one argument from left to right: `compose(f, g)(state)` is `g(f(state))`."""
+
+    def composed(value: Any) -> Any:
+        for step in steps:
+            value = step(value)
+        return value
+
+    return composed

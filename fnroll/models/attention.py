@@ -1,0 +1,166 @@
+"""Attention over a cache that is a value: three public hooks of transformers, and the arithmetic."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.cache_utils import Cache as TransformersCache
+from transformers.cache_utils import CacheLayerMixin
+
+from fnroll.core.model import Chunk, read_layer, write_layer
+from fnroll.core.types import Cache
+
+IMPLEMENTATION = "fnroll"
+
+
+class ValueLayer(CacheLayerMixin):
+    """One layer of a cache value, in the shape that a transformers model wants to update."""
+
+    is_compileable = True
+    is_sliding = False
+
+    def __init__(self, keys: Tensor, values: Tensor, chunk: Chunk) -> None:
+        super().__init__()
+        self.keys, self.values, self.chunk = keys, values, chunk
+        self.is_initialized = True
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Do nothing: the buffers exist."""
+
+    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        """Write `[A, H, Q, D]` keys and values; return what the chunk may attend to, `[A, H, W, D]`."""
+        self.keys = write_layer(self.keys, key_states.transpose(1, 2), self.chunk)
+        self.values = write_layer(self.values, value_states.transpose(1, 2), self.chunk)
+        keys, values = read_layer(self.keys, self.chunk), read_layer(self.values, self.chunk)
+        return keys.transpose(1, 2), values.transpose(1, 2)
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Return W and the position of the first slot."""
+        return self.chunk.window, 0
+
+    def get_query_offset(self) -> Tensor:
+        """Return the position of each row's first column, `[A]`."""
+        return self.chunk.start
+
+    def get_seq_length(self) -> int:
+        """Return 0: positions are given to the model, never counted from the cache."""
+        return 0
+
+    def get_max_length(self) -> int:
+        """Return T."""
+        return int(self.keys.shape[1]) - 1
+
+
+class ValueCache(TransformersCache):
+    """A cache value behind the interface of transformers' `Cache`, for the time of one forward."""
+
+    def __init__(self, cache: Cache, chunk: Chunk) -> None:
+        super().__init__(
+            layers=[ValueLayer(k, v, chunk) for k, v in zip(cache.keys, cache.values, strict=True)]
+        )
+        self.start = chunk.start
+
+    def get_query_offset(self, layer_idx: int = 0) -> Tensor:
+        """Return the position of each row's first column, `[A]`."""
+        return self.start
+
+    def value(self) -> Cache:
+        """Return the cache after the forward."""
+        return Cache(
+            keys=tuple(layer.keys for layer in self.layers),
+            values=tuple(layer.values for layer in self.layers),
+        )
+
+
+def build_mask(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: Tensor | int = 0,
+    kv_offset: int = 0,
+    mask_function: Any = None,
+    device: Any = "cpu",
+    **_: Any,
+) -> Tensor:
+    """Evaluate the library's own mask function at each row's positions: `[A, 1, Q, W]` bool, True attends."""
+    offset = torch.as_tensor(q_offset, device=device).reshape(-1, 1, 1, 1)
+    # Empty columns lie before position 0; there they attend to slot 0, for a softmax over nothing is NaN.
+    query = (offset + torch.arange(q_length, device=device)[:, None]).clamp(min=0)
+    key = torch.arange(kv_length, device=device)[None, None, None, :] + kv_offset
+    batch = torch.arange(batch_size, device=device)[:, None, None, None]
+    mask: Tensor = mask_function(batch, torch.zeros_like(key[..., :1]), query, key)
+    return mask.expand(batch_size, 1, q_length, kv_length)
+
+
+def _attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor,
+    scale: float,
+    softcap: float | None,
+    sinks: Tensor | None,
+) -> Tensor:
+    """Attention written out, for what the fused kernel lacks: capped scores, and sinks (one a head)."""
+    scores = query @ key.transpose(-1, -2) * scale
+    if softcap is not None:
+        scores = torch.tanh(scores / softcap) * softcap
+    scores = scores.masked_fill(~mask, -torch.inf)
+    if sinks is not None:
+        scores = torch.cat([scores, sinks.expand(*scores.shape[:-1], 1)], dim=-1)
+    weights = scores.softmax(dim=-1, dtype=scores.dtype if scores.dtype == torch.float64 else torch.float32)
+    return weights[..., : key.shape[-2]].to(value.dtype) @ value
+
+
+def attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """Attend with grouped queries and without a copy of keys or values.
+
+    The G query heads of a key-value head are laid out as G times as many queries of that head.
+
+    Args:
+      module: the attention layer; not used.
+      query: `[A, H * G, Q, D]`.
+      key: `[A, H, W, D]`.
+      value: `[A, H, W, E]`.
+      attention_mask: `[A, 1, Q, W]` bool.
+      scaling: of the scores; None is `D ** -0.5`.
+      softcap: the bound of capped scores.
+      s_aux: `[H * G]`, the sink of each head.
+
+    Returns:
+      `[A, Q, H * G, E]`, and no weights.
+    """
+    rows, heads, length, size = query.shape
+    groups = heads // key.shape[1]
+    grouped = query.reshape(rows, key.shape[1], groups * length, size)
+    mask = attention_mask
+    if length > 1:
+        mask = mask[:, :, None].expand(-1, -1, groups, -1, -1).flatten(2, 3)
+    if softcap is None and s_aux is None:
+        out = scaled_dot_product_attention(grouped, key, value, attn_mask=mask, scale=scaling)
+    else:
+        scale = size**-0.5 if scaling is None else scaling
+        sinks = None
+        if s_aux is not None:
+            sinks = s_aux.reshape(1, key.shape[1], groups, 1, 1).expand(-1, -1, -1, length, -1).flatten(2, 3)
+            sinks = sinks.to(query.dtype)
+        out = _attend(grouped, key, value, mask, scale, softcap, sinks)
+    return out.reshape(rows, heads, length, -1).transpose(1, 2), None
+
+
+AttentionInterface.register(IMPLEMENTATION, attend)
+AttentionMaskInterface.register(IMPLEMENTATION, build_mask)

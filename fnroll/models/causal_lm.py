@@ -1,0 +1,170 @@
+"""A Hugging Face causal language model as a pure function."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from transformers.cache_utils import Cache as TransformersCache
+
+from fnroll.core.model import Chunk, ModelFn
+from fnroll.core.types import Cache
+from fnroll.models import attention
+from fnroll.models.base import Model
+from fnroll.models.twin import make_twin, relink
+
+_ATTENTION_LAYERS = {"full_attention", "sliding_attention", "chunked_attention"}
+
+
+class UnsupportedModelError(ValueError):
+    """A model that cannot be driven over a cache of keys and values."""
+
+
+def _text_config(module: nn.Module) -> Any:
+    config: Any = module.config
+    return config.get_text_config(decoder=True)
+
+
+def check_layers(module: nn.Module) -> None:
+    """Refuse a model whose layers keep something else than keys and values.
+
+    Raises:
+      UnsupportedModelError: naming the layers.
+    """
+    name, config = type(module).__name__, _text_config(module)
+    kinds: Sequence[str] = getattr(config, "layer_types", None) or ()
+    other = [f"{index} ({kind})" for index, kind in enumerate(kinds) if kind not in _ATTENTION_LAYERS]
+    if not other and getattr(module, "_is_stateful", False):
+        other = [path for path, _ in module.named_modules() if path.split(".")[-1].isdigit()] or ["all"]
+    if other:
+        raise UnsupportedModelError(
+            f"{name}: layers {', '.join(other)} keep a recurrent or other state besides keys and values, "
+            f"which padding and reuse of rows would corrupt; only attention layers are supported "
+            f"({', '.join(sorted(_ATTENTION_LAYERS))})"
+        )
+
+
+class _ShapeRecorder(TransformersCache):
+    """Stands in for the cache in a dry run and keeps what each layer hands over."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(layers=[])
+        self.seen: dict[int, tuple[Tensor, Tensor]] = {}
+        self.start = torch.zeros(1, dtype=torch.int64, device=device)
+
+    def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any) -> Any:
+        self.seen[layer_idx] = (key_states, value_states)
+        return key_states, value_states
+
+    def get_query_offset(self, layer_idx: int = 0) -> Tensor:
+        return self.start
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
+        return query_length, 0
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return 0
+
+
+def _cache_argument(module: nn.Module) -> str:
+    # transformers renamed `past_key_values` to `cache` in 5.2x.
+    return "cache" if "cache" in inspect.signature(module.forward).parameters else "past_key_values"
+
+
+def model_fn(twin: nn.Module) -> ModelFn:
+    """Return the pure function of a twin; `params` None means the weights the twin shares."""
+    argument = _cache_argument(twin)
+
+    def fn(params: Mapping[str, Tensor] | None, chunk: Chunk, cache: Cache) -> tuple[Tensor, Cache]:
+        view = attention.ValueCache(cache, chunk)
+        inputs = {
+            "input_ids": chunk.tokens,
+            "position_ids": chunk.positions,
+            "use_cache": True,
+            "logits_to_keep": 1,
+            argument: view,
+        }
+        out = twin(**inputs) if params is None else functional_call(twin, dict(params), (), inputs)
+        return out.logits[:, -1], view.value()
+
+    return fn
+
+
+def _dry_run(twin: nn.Module, device: torch.device) -> tuple[Any, Tensor]:
+    recorder = _ShapeRecorder(device)
+    one = torch.zeros((1, 1), dtype=torch.int64, device=device)
+    with torch.no_grad():
+        inputs = {"input_ids": one, "position_ids": one, "use_cache": True, _cache_argument(twin): recorder}
+        out = twin(**inputs)
+    return recorder, out.logits
+
+
+@dataclass(frozen=True, eq=False)
+class CausalLM(Model):
+    """A Hugging Face causal language model; made by `causal_lm`."""
+
+    module: nn.Module = field(default_factory=nn.Module)
+    """The caller's model, never written to."""
+    twin: nn.Module = field(default_factory=nn.Module)
+    """The module tree that runs: the same tensors, its own configuration."""
+
+    def refresh(self) -> Sequence[str]:
+        """Take up parameters that were replaced since the last call; return the names of those."""
+        return relink(self.twin, self.module)
+
+
+def _stop_ids(module: nn.Module) -> tuple[int, ...]:
+    stop = getattr(getattr(module, "generation_config", None), "eos_token_id", None)
+    if stop is None:
+        stop = getattr(_text_config(module), "eos_token_id", None)
+    if stop is None:
+        return ()
+    return tuple(stop) if isinstance(stop, list | tuple) else (int(stop),)
+
+
+def causal_lm(module: nn.Module) -> CausalLM:
+    """Return a Hugging Face causal language model as a pure function over a cache value.
+
+    The sizes of the cache come from a dry run of one token, not from the configuration, which not every
+    architecture keeps to.
+
+    Args:
+      module: a `...ForCausalLM`; its mode, configuration, hooks and weights stay as they are.
+
+    Raises:
+      UnsupportedModelError: if a layer keeps something else than keys and values, or a layer of the cache
+        is never written.
+    """
+    check_layers(module)
+    twin = make_twin(module)
+    twin_config: Any = twin.config
+    for config in {id(c): c for c in (twin_config, _text_config(twin))}.values():
+        config._attn_implementation = attention.IMPLEMENTATION
+    device = next(module.parameters()).device
+    recorder, logits = _dry_run(twin, device)
+    layers = sorted(recorder.seen)
+    if layers != list(range(len(layers))) or not layers:
+        raise UnsupportedModelError(
+            f"{type(module).__name__}: only layers {layers} write keys and values; every layer must"
+        )
+    keys = [recorder.seen[layer] for layer in layers]
+    generation = getattr(module, "generation_config", None)
+    return CausalLM(
+        fn=model_fn(twin),
+        params=None,
+        cache_shapes=tuple((k.shape[1], k.shape[-1], v.shape[-1]) for k, v in keys),
+        vocab_size=logits.shape[-1],
+        max_positions=getattr(_text_config(module), "max_position_embeddings", None),
+        dtype=keys[0][0].dtype,
+        device=device,
+        stop_ids=_stop_ids(module),
+        repetition_penalty=getattr(generation, "repetition_penalty", None) or 1.0,
+        name=type(module).__name__,
+        module=module,
+        twin=twin,
+    )

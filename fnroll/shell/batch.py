@@ -1,0 +1,153 @@
+"""What goes into a rollout and what comes out of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fnroll.shell.checks import check_bool, check_int
+from fnroll.shell.record import RolloutRecord, Status
+
+
+def hash_prompt_id(prompt_id: int | str) -> int:
+    """Return the 63-bit number that stands for a prompt in random keys; small ints are themselves."""
+    if isinstance(prompt_id, int):
+        return prompt_id & (2**63 - 1)
+    digest = hashlib.sha256(prompt_id.encode("utf-8", "surrogatepass")).digest()
+    return int.from_bytes(digest[:8], "little") & (2**63 - 1)
+
+
+@dataclass(frozen=True)
+class RolloutRequest:
+    """Prompts to roll out, `n` samples each.
+
+    Raises:
+      ValueError: if a record already holds a rollout and `resume` is False.
+    """
+
+    records: Sequence[RolloutRecord]
+    n: int = 1
+    resume: bool = False
+    """Keep the records that are already complete or truncated, and roll out the others from their prompts."""
+
+    def __post_init__(self) -> None:
+        check_int("RolloutRequest", "n", self.n, least=1)
+        check_bool("RolloutRequest", "resume", self.resume)
+        for index, record in enumerate(self.records):
+            if not isinstance(record, RolloutRecord):
+                raise ValueError(
+                    f"RolloutRequest.records[{index}] is a {type(record).__name__}; "
+                    f"it must be a RolloutRecord"
+                )
+            if record.is_rolled_out and not self.resume:
+                raise ValueError(
+                    f"RolloutRequest.records[{index}] already holds a rollout (status {record.status}); "
+                    f"pass a record with a prompt only, or resume=True to keep it"
+                )
+
+    def expand(self) -> list[RolloutRecord]:
+        """Return `n` records of each prompt, in order, with `prompt_id`, `sample` and `group` filled in."""
+        expanded = []
+        for index, record in enumerate(self.records):
+            if record.is_rolled_out and record.status in (Status.COMPLETED, Status.TRUNCATED):
+                expanded.append(record)
+                continue
+            base = record.sample or 0
+            fresh = RolloutRecord(
+                messages=record.messages,
+                prompt_ids=record.prompt_ids,
+                prompt_id=index if record.prompt_id is None else record.prompt_id,
+                group=index if record.group is None else record.group,
+                metadata=record.metadata,
+            )
+            # A record that came out of a rollout is one sample already.
+            count = 1 if record.is_rolled_out else self.n
+            expanded.extend(fresh.replace(sample=base + sample) for sample in range(count))
+        _check_identities(expanded)
+        return expanded
+
+
+def _check_identities(records: Sequence[RolloutRecord]) -> None:
+    seen: dict[tuple[object, object], int] = {}
+    for index, record in enumerate(records):
+        identity = (record.prompt_id, record.sample)
+        if identity in seen:
+            raise ValueError(
+                f"records {seen[identity]} and {index} both are prompt_id {record.prompt_id!r}, sample "
+                f"{record.sample}: they would draw the same noise; give each prompt its own prompt_id"
+            )
+        seen[identity] = index
+
+
+@dataclass(frozen=True)
+class RolloutBatch:
+    """Rolled-out records, in the order of the request: the samples of a prompt stand together."""
+
+    records: tuple[RolloutRecord, ...]
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __iter__(self) -> Iterator[RolloutRecord]:
+        return iter(self.records)
+
+    def __getitem__(self, index: int) -> RolloutRecord:
+        return self.records[index]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the records as JSON Lines; the file is whole or it is the one that was there before."""
+        target = Path(path)
+        partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+        try:
+            with partial.open("w", encoding="utf-8") as file:
+                file.writelines(dump_record(record) for record in self.records)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(target)
+        finally:
+            partial.unlink(missing_ok=True)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> RolloutBatch:
+        """Read what `save` wrote.
+
+        Raises:
+          ValueError: naming the line that is damaged and what is wrong with it.
+        """
+        records = []
+        with Path(path).open(encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                try:
+                    values = json.loads(line)
+                    if not isinstance(values, dict):
+                        raise ValueError(f"a record is a JSON object, this is a {type(values).__name__}")
+                    records.append(RolloutRecord.from_dict(values))
+                except (ValueError, TypeError) as error:
+                    raise ValueError(f"{path}, line {number}: {error}") from error
+        return cls(tuple(records))
+
+
+def dump_record(record: RolloutRecord) -> str:
+    """Return a record as one line of JSON.
+
+    Raises:
+      TypeError: naming the record, if its metadata is not JSON-able.
+    """
+    try:
+        line = json.dumps(record.to_dict(), ensure_ascii=False) + "\n"
+    except TypeError as error:
+        raise TypeError(f"{record.label} cannot be written as JSON: {error}") from error
+    # A lone surrogate, legal in JSON escapes, has no UTF-8.
+    return line if _is_encodable(line) else json.dumps(record.to_dict()) + "\n"
+
+
+def _is_encodable(text: str) -> bool:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True

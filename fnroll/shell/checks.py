@@ -1,0 +1,46 @@
+"""One clear sentence for each bad value: which field, what it holds, what is allowed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from typing import Any, NoReturn
+
+
+def fail(owner: str, name: str, value: Any, allowed: str) -> NoReturn:
+    """Raise a `ValueError` that names the field, its value and what is allowed."""
+    raise ValueError(f"{owner}.{name} is {value!r}; it must be {allowed}")
+
+
+def check_int(owner: str, name: str, value: Any, *, least: int, optional: bool = False) -> None:
+    """Require an int of at least `least`; a bool is not an int here."""
+    if optional and value is None:
+        return
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        fail(owner, name, value, f"an int of at least {least}" + (", or None" if optional else ""))
+
+
+def check_number(
+    owner: str, name: str, value: Any, *, above: float, most: float = math.inf, open_: bool = False,
+    optional: bool = False,
+) -> None:  # fmt: skip
+    """Require a finite number in `[above, most]`, or in `(above, most]` when `open_`."""
+    if optional and value is None:
+        return
+    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not number or value > most or value < above or (open_ and value == above):
+        bound = f"{'above' if open_ else 'at least'} {above:g}"
+        bound += f" and at most {most:g}" if most < math.inf else ""
+        fail(owner, name, value, f"a finite number {bound}" + (", or None" if optional else ""))
+
+
+def check_choice(owner: str, name: str, value: Any, choices: Collection[str]) -> None:
+    """Require one of the given words."""
+    if not isinstance(value, str) or value not in choices:
+        fail(owner, name, value, f"one of {', '.join(map(repr, choices))}")
+
+
+def check_bool(owner: str, name: str, value: Any, *, optional: bool = False) -> None:
+    """Require True or False."""
+    if not (isinstance(value, bool) or (optional and value is None)):
+        fail(owner, name, value, "True or False" + (", or None" if optional else ""))

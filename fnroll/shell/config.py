@@ -1,0 +1,104 @@
+"""How a rollout is run, and how its tokens are drawn."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from fnroll.shell.checks import check_bool, check_choice, check_int, check_number, fail
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingConfig:
+    """How tokens are drawn and how many.
+
+    Raises:
+      ValueError: naming the field, its value and what is allowed.
+    """
+
+    temperature: float = 1.0
+    """At least 0; 0 takes the most likely token and ignores `top_k` and `top_p`."""
+    top_k: int = 0
+    """Keep the k most likely tokens; 0 is off, more than the vocabulary is the vocabulary."""
+    top_p: float = 1.0
+    """Keep the likeliest tokens that together hold this probability; in (0, 1]."""
+    repetition_penalty: float | None = None
+    """Above 0, 1 is off; None takes the value of the model's generation configuration."""
+    max_new_tokens: int | None = None
+    """Sampled tokens of a record over all its turns; None leaves it to `max_length`."""
+    max_new_tokens_per_turn: int | None = None
+    """Sampled tokens of one turn; None leaves it to the other limits."""
+    max_tool_output_chars: int | None = None
+    """Characters kept of one tool output; None keeps all."""
+    tool_output_keep: Literal["start", "end", "both"] = "start"
+    """Which end of a tool output survives the cut."""
+
+    def __post_init__(self) -> None:
+        name = type(self).__name__
+        check_number(name, "temperature", self.temperature, above=0)
+        check_int(name, "top_k", self.top_k, least=0)
+        check_number(name, "top_p", self.top_p, above=0, most=1, open_=True)
+        check_number(name, "repetition_penalty", self.repetition_penalty, above=0, open_=True, optional=True)
+        check_int(name, "max_new_tokens", self.max_new_tokens, least=1, optional=True)
+        check_int(name, "max_new_tokens_per_turn", self.max_new_tokens_per_turn, least=1, optional=True)
+        check_int(name, "max_tool_output_chars", self.max_tool_output_chars, least=0, optional=True)
+        check_choice(name, "tool_output_keep", self.tool_output_keep, ("start", "end", "both"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutConfig:
+    """How a rollout is run; nothing here changes a record but the limits.
+
+    Raises:
+      ValueError: naming the field, its value and what is allowed.
+    """
+
+    max_length: int
+    """T: tokens of a record, prompt, responses and tool output together."""
+    rows: int = 16
+    """B: records that decode at the same time."""
+    batching: Literal["continuous", "static"] = "continuous"
+    """Fill a row as soon as it is free, or all rows when all are free."""
+    backend: Literal["eager", "compiled"] = "eager"
+    """How the decode step runs."""
+    multi_turn: bool | None = None
+    """Parse turns and run tools; None does when there are tools."""
+    max_turns: int = 16
+    """Turns of a record; a tool wanted in the last one does not run."""
+    tool_call_parser: str = "auto"
+    """Name of a parser of `fnroll.dialogue.parsers`, or "auto": by the chat template."""
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Passed to the chat template, `enable_thinking` for example."""
+    poll_every: int = 1
+    """Decode steps between two reads of the device; rows that end in between idle."""
+    tool_timeout_s: float | None = 30.0
+    """Seconds that one tool call may take; None waits for ever."""
+    max_concurrent_tools: int = 32
+    """Tool calls that run at the same time."""
+    return_log_probs: bool = True
+    """Keep the log-probs in the records."""
+    progress: bool | None = None
+    """Show a progress bar on standard error; None shows it on a terminal."""
+    log: str | None = None
+    """Path of the effect log to write: tool calls and their results as JSON Lines."""
+
+    def __post_init__(self) -> None:
+        check = functools.partial(check_int, type(self).__name__)
+        name = type(self).__name__
+        check("max_length", self.max_length, least=2)
+        check("rows", self.rows, least=1)
+        check_choice(name, "batching", self.batching, ("continuous", "static"))
+        check_choice(name, "backend", self.backend, ("eager", "compiled"))
+        check_bool(name, "multi_turn", self.multi_turn, optional=True)
+        check("max_turns", self.max_turns, least=1)
+        if not isinstance(self.tool_call_parser, str) or not self.tool_call_parser:
+            fail(name, "tool_call_parser", self.tool_call_parser, "the name of a parser, or 'auto'")
+        if not isinstance(self.chat_template_kwargs, Mapping):
+            fail(name, "chat_template_kwargs", self.chat_template_kwargs, "a mapping")
+        check("poll_every", self.poll_every, least=1)
+        check_number(name, "tool_timeout_s", self.tool_timeout_s, above=0, open_=True, optional=True)
+        check("max_concurrent_tools", self.max_concurrent_tools, least=1)
+        check_bool(name, "return_log_probs", self.return_log_probs)
+        check_bool(name, "progress", self.progress, optional=True)

@@ -1,0 +1,274 @@
+"""The loop of a rank: load, admit, prefill, decode, and one read of the device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from fnroll.core import types as t
+from fnroll.core.types import RolloutState, Rows
+from fnroll.shell.lowered import LoweredSteps
+from fnroll.shell.profile import Profile
+from fnroll.shell.record import Reason, RolloutRecord, Status
+
+# A prompt is fed in chunks of at most this many tokens, which bounds the memory of a forward.
+_MAX_WIDTH = 512
+# A row joins another's prefill if that computes at most this many empty columns; a forward of its own,
+# which reads all weights again, would cost about as much.
+_PADDING = 16
+
+
+@dataclass(eq=False)
+class Flight:
+    """A record on its way: what the host remembers of it between turns."""
+
+    index: int
+    """Place in the batch."""
+    record: RolloutRecord
+    prompt_ids: list[int]
+    key: Tensor
+    """`[2]` int64."""
+    limit: int
+    """Length at which the present turn must stop."""
+    limit_reason: Reason = Reason.LENGTH
+    """What a cut at `limit` means."""
+    length: int = 0
+    """Tokens in use when last read."""
+    num_sampled: int = 0
+    num_turns: int = 0
+    num_cut: int = 0
+    """Tool outputs that were cut."""
+    tool_calls: list[dict[str, object]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Tape:
+    """What a line of the state holds, on the host; equal lengths."""
+
+    tokens: list[int]
+    loss_mask: list[bool]
+    log_probs: list[float]
+    weight_versions: list[int]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A record that is over."""
+
+    flight: Flight
+    tape: Tape
+    status: Status
+    reason: Reason
+
+
+@dataclass(frozen=True)
+class Return:
+    """A record that comes back from its tools."""
+
+    flight: Flight
+    ids: list[int]
+    """To append; empty ends the record with `reason`."""
+    limit: int = 0
+    limit_reason: Reason = Reason.LENGTH
+    reason: Reason | None = None
+
+
+class Turns(Protocol):
+    """What happens between the turns of a record."""
+
+    def end_turn(self, flight: Flight, tape: Tape) -> tuple[Status, Reason] | None:
+        """Say how the record ends after a turn that a stop id closed, or None if tools run first."""
+
+    def take_returned(self) -> list[Return]:
+        """Return the records whose tools have all answered, without waiting."""
+
+    def wait(self) -> None:
+        """Wait until a record may have returned."""
+
+
+def group_prefill(pending: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]:
+    """Group `(row, tokens to feed)` so that each forward computes few empty columns."""
+    groups: list[list[tuple[int, int]]] = []
+    for row, count in sorted(pending, key=lambda item: -item[1]):
+        if groups and groups[-1][0][1] - count <= _PADDING:
+            groups[-1].append((row, count))
+        else:
+            groups.append([(row, count)])
+    return groups
+
+
+class Driver:
+    """Runs records through the steps. It holds the only reference to the state, which the steps consume."""
+
+    def __init__(
+        self, state: RolloutState, steps: LoweredSteps, *, static: bool, poll_every: int, profile: Profile,
+        turns: Turns | None = None,
+    ) -> None:  # fmt: skip
+        self.state, self.steps, self.profile, self.turns = state, steps, profile, turns
+        self._static, self._poll_every = static, poll_every
+        self._free_lines = list(range(state.num_records))
+        self._lines: dict[int, Flight] = {}
+        self._line_of: dict[int, int] = {}
+        self._queued: set[int] = set()
+        self._running: set[int] = set()
+
+    def run(self, flights: Iterator[Flight]) -> Iterator[Ended]:
+        """Roll out all flights; yield each record as soon as it is known to have ended."""
+        while True:
+            if self.turns is not None:
+                with self.profile.stage("tools"):
+                    yield from self._take_returned(self.turns)
+            self._load(flights)
+            if self._can_admit():
+                self._admit()
+            if self._running:
+                self._decode()
+                yield from self._poll()
+            elif self._lines and self.turns is not None:
+                with self.profile.stage("tools"):
+                    self.turns.wait()
+            elif not self._lines:
+                return
+
+    def _tensor(self, values: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
+        return torch.tensor(values, dtype=torch.int64, device=self.state.stop_ids.device)
+
+    def _pad(self, lists: Sequence[list[int]]) -> Tensor:
+        width = max(map(len, lists))
+        return self._tensor([ids + [0] * (width - len(ids)) for ids in lists])
+
+    def _load(self, flights: Iterator[Flight]) -> None:
+        """Put new records into free lines, as far as there are any."""
+        with self.profile.stage("load"):
+            new = [flight for _, flight in zip(list(self._free_lines), flights, strict=False)]
+            if not new:
+                return
+            lines, self._free_lines = self._free_lines[: len(new)], self._free_lines[len(new) :]
+            for line, flight in zip(lines, new, strict=True):
+                flight.length = len(flight.prompt_ids)
+                self._lines[line] = flight
+                self._line_of[flight.index] = line
+            self._queued.update(lines)
+            self.state = self.steps.enqueue(
+                self.state,
+                self._tensor(lines),
+                self._pad([flight.prompt_ids for flight in new]),
+                self._tensor([flight.length for flight in new]),
+                self._tensor([flight.limit for flight in new]),
+                torch.stack([flight.key for flight in new]).to(self.state.stop_ids.device),
+            )
+
+    def _can_admit(self) -> bool:
+        free = self.state.num_rows - len(self._running)
+        return bool(self._queued) and free > 0 and not (self._static and self._running)
+
+    def _admit(self) -> None:
+        with self.profile.stage("admit"):
+            self.state, admitted = self.steps.admit(self.state)
+            taken = [(row, line) for row, line in enumerate(admitted.tolist()) if line != Rows.IDLE]
+        self._queued.difference_update(line for _, line in taken)
+        self._running.update(line for _, line in taken)
+        pending = [(row, self._lines[line].length - 1) for row, line in taken]
+        with self.profile.stage("prefill"):
+            for group in group_prefill([item for item in pending if item[1] > 0]):
+                self._prefill(group)
+
+    def _prefill(self, group: list[tuple[int, int]]) -> None:
+        done, longest = 0, group[0][1]
+        while group:
+            width = min(longest - done, _MAX_WIDTH)
+            rows = self._tensor([row for row, _ in group])
+            self.state = self.steps.prefill(self.state, rows, width=width, length=done + width)
+            fed = sum(min(count - done, width) for _, count in group)
+            self.profile.forwards += 1
+            self.profile.fed_tokens += fed
+            self.profile.padded_tokens += width * len(group) - fed
+            done += width
+            group = [(row, count) for row, count in group if count > done]
+
+    def _decode(self) -> None:
+        """Run the decode steps up to the next poll."""
+        flights = [self._lines[line] for line in self._running]
+        length = max(flight.length for flight in flights)
+        count = min(self._poll_every, max(flight.limit - flight.length for flight in flights))
+        with self.profile.stage("decode"):
+            for step in range(count):
+                self.state, _ = self.steps.decode(self.state, length + step)
+        self.profile.steps += count
+        self.profile.forwards += count
+        self.profile.padded_tokens += count * self.state.num_rows
+
+    def _poll(self) -> Iterator[Ended]:
+        """Read the device, and see which turns ended."""
+        with self.profile.stage("poll"):
+            records = self.state.records
+            status, length = torch.stack((records.status, records.length)).tolist()
+            for line in self._running:
+                self._count(self._lines[line], length[line])
+            ended = sorted(line for line in self._running if status[line] != t.RUNNING)
+            tapes = self.read(ended)
+        self._running.difference_update(ended)
+        for line, tape in zip(ended, tapes, strict=True):
+            yield from self._end_turn(line, tape, status[line])
+
+    def _count(self, flight: Flight, length: int) -> None:
+        sampled = length - flight.length
+        flight.length, flight.num_sampled = length, flight.num_sampled + sampled
+        self.profile.tokens += sampled
+        self.profile.fed_tokens += sampled
+        self.profile.padded_tokens -= sampled
+
+    def _end_turn(self, line: int, tape: Tape, status: int) -> Iterator[Ended]:
+        flight = self._lines[line]
+        flight.num_turns += 1
+        if status == t.TRUNCATED:
+            yield self._close(line, tape, Status.TRUNCATED, flight.limit_reason)
+        elif self.turns is None:
+            yield self._close(line, tape, Status.COMPLETED, Reason.EOS)
+        elif (ending := self.turns.end_turn(flight, tape)) is not None:
+            yield self._close(line, tape, *ending)
+
+    def _close(self, line: int, tape: Tape, status: Status, reason: Reason) -> Ended:
+        flight = self._lines.pop(line)
+        del self._line_of[flight.index]
+        self._free_lines.append(line)
+        self.profile.records += 1
+        return Ended(flight, tape, status, reason)
+
+    def _take_returned(self, turns: Turns) -> Iterator[Ended]:
+        returned = turns.take_returned()
+        for back in (item for item in returned if item.reason is not None):
+            line = self._line_of[back.flight.index]
+            yield self._close(line, self.read([line])[0], Status.TRUNCATED, back.reason or Reason.TOOL_OUTPUT)
+        going_on = [item for item in returned if item.reason is None]
+        if not going_on:
+            return
+        lines = [self._line_of[item.flight.index] for item in going_on]
+        for item in going_on:
+            item.flight.length += len(item.ids)
+            item.flight.limit, item.flight.limit_reason = item.limit, item.limit_reason
+        self._queued.update(lines)
+        self.state = self.steps.append_tool(
+            self.state,
+            self._tensor(lines),
+            self._pad([item.ids for item in going_on]),
+            self._tensor([len(item.ids) for item in going_on]),
+            self._tensor([item.limit for item in going_on]),
+        )
+
+    def read(self, lines: Sequence[int]) -> list[Tape]:
+        """Return what some lines hold."""
+        if not lines:
+            return []
+        records, index = self.state.records, self._tensor(lines)
+        lengths = records.length[index].tolist()
+        longest = max(lengths)
+        columns = [
+            field[index, :longest].tolist()
+            for field in (records.tokens, records.loss_mask, records.log_probs, records.weight_version)
+        ]
+        return [Tape(*(column[place][:length] for column in columns)) for place, length in enumerate(lengths)]

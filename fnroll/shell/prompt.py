@@ -1,0 +1,106 @@
+"""From a record's prompt to its ids, and from files to prompts."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from fnroll.shell.config import RolloutConfig
+from fnroll.shell.record import RolloutRecord
+
+
+class Prompts:
+    """Encodes prompts with one tokenizer, and checks the ids against one vocabulary."""
+
+    def __init__(self, tokenizer: Any, vocab_size: int, config: RolloutConfig) -> None:
+        self.tokenizer, self.vocab_size = tokenizer, vocab_size
+        self._template_kwargs = dict(config.chat_template_kwargs)
+
+    def encode(self, record: RolloutRecord) -> list[int]:
+        """Return the ids of a record's prompt.
+
+        Raises:
+          ValueError: naming the record, if there is nothing to feed or an id is outside the vocabulary.
+        """
+        ids = list(record.prompt_ids) if record.prompt_ids is not None else self._render(record)
+        if not ids:
+            raise ValueError(f"{record.label}: the prompt is empty; it must hold at least one token")
+        for place, token in enumerate(ids):
+            if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < self.vocab_size:
+                raise ValueError(
+                    f"{record.label}: prompt_ids[{place}] is {token!r}; ids must be ints from 0 to "
+                    f"{self.vocab_size - 1}"
+                )
+        return ids
+
+    def _render(self, record: RolloutRecord) -> list[int]:
+        messages = [dict(message) for message in record.messages or ()]
+        if not messages:
+            raise ValueError(f"{record.label}: the prompt is empty; it must hold at least one message")
+        if self.tokenizer is None:
+            raise ValueError(
+                f"{record.label}: a prompt of messages needs a tokenizer; give prompt_ids instead"
+            )
+        if getattr(self.tokenizer, "chat_template", None):
+            rendered = self.tokenizer.apply_chat_template(
+                messages, add_generation_prompt=True, return_dict=False, **self._template_kwargs
+            )
+            return list(rendered)
+        if len(messages) > 1 or messages[0].get("role") != "user":
+            raise ValueError(
+                f"{record.label}: the tokenizer has no chat template, so a prompt must be ids or one user "
+                f"message"
+            )
+        return list(self.tokenizer.encode(str(messages[0]["content"])))
+
+
+def _parse_line(line: str) -> RolloutRecord:
+    value = json.loads(line)
+    if isinstance(value, str):
+        return RolloutRecord(messages=[{"role": "user", "content": value}])
+    if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
+        return RolloutRecord(messages=value)
+    if isinstance(value, list) and value and all(type(item) is int for item in value):
+        return RolloutRecord(prompt_ids=value)
+    if isinstance(value, dict):
+        if isinstance(value.get("prompt"), str):
+            content = value.pop("prompt")
+            value["messages"] = [{"role": "user", "content": content}]
+        return RolloutRecord.from_dict(value)
+    raise ValueError(
+        "a prompt must be a string, a list of messages, a list of ids, or an object with prompt, messages or "
+        "prompt_ids"
+    )
+
+
+def read_prompts(path: str | os.PathLike[str]) -> list[RolloutRecord]:
+    """Read prompts from a file: one a line, as plain text, or (`.jsonl`, `.json`) as JSON Lines.
+
+    A line of JSON is a string, a list of messages, a list of ids, or an object with `prompt`, `messages`
+    or `prompt_ids` and any other field of a record, `metadata` for example. Empty lines are left out.
+
+    Raises:
+      ValueError: naming the file and the line that is damaged.
+    """
+    file = Path(path)
+    is_json = file.suffix in (".jsonl", ".json")
+    records = []
+    try:
+        lines = file.read_text(encoding="utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise ValueError(f"{file}, line {line}: not UTF-8 text ({error.reason})") from error
+    for number, text in enumerate(lines, 1):
+        if not text.strip():
+            continue
+        try:
+            records.append(_parse_line(text) if is_json else RolloutRecord(messages=[_user_message(text)]))
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{file}, line {number}: {error}") from error
+    return records
+
+
+def _user_message(text: str) -> dict[str, str]:
+    return {"role": "user", "content": text.strip()}

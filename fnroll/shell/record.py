@@ -1,0 +1,162 @@
+"""A trajectory as the caller sees it: a prompt going in, a rollout coming out."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from fnroll.shell.checks import check_int, fail
+
+Message = Mapping[str, Any]
+
+
+class Status(StrEnum):
+    """How a record ended."""
+
+    COMPLETED = "COMPLETED"
+    TRUNCATED = "TRUNCATED"
+    FAILED = "FAILED"
+
+
+class Reason(StrEnum):
+    """Why a record ended."""
+
+    EOS = "eos"
+    """The model ended its last turn with a stop id."""
+    LENGTH = "length"
+    """`max_length` or `max_new_tokens` was reached."""
+    TURN_LENGTH = "turn_length"
+    """`max_new_tokens_per_turn` was reached."""
+    MAX_TURNS = "max_turns"
+    """A tool was wanted in the last allowed turn."""
+    TOOL_OUTPUT = "tool_output"
+    """A tool output did not fit below `max_length`."""
+    PROMPT = "prompt"
+    """The prompt left no room for a token."""
+    TOOL_ERROR = "tool_error"
+    """The tool runner itself failed."""
+    ABORTED = "aborted"
+    """The rollout was stopped from outside."""
+
+
+_PER_TOKEN = ("tokens", "loss_mask", "log_probs", "weight_versions")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutRecord:
+    """A prompt, and after a rollout the trajectory that followed from it.
+
+    Example of a two-turn record, P prompt, A sampled, E tool output::
+
+        tokens     P0 P1 P2 A0 A1 E0 E1 E2 A2 A3
+        loss_mask   0  0  0  1  1  0  0  0  1  1     prompt_length = 3
+
+    Raises:
+      ValueError: if there is no prompt, or the fields that have an entry per token differ in length.
+    """
+
+    messages: Sequence[Message] | None = None
+    """The prompt as chat messages; either this or `prompt_ids` is given."""
+    prompt_ids: Sequence[int] | None = None
+    """The prompt as ids, taken as they are."""
+    tokens: tuple[int, ...] | None = None
+    """Prompt, sampled tokens and tool output, in order."""
+    prompt_length: int | None = None
+    """How many of the tokens are the prompt."""
+    loss_mask: tuple[bool, ...] | None = None
+    """True on sampled tokens only."""
+    log_probs: tuple[float, ...] | None = None
+    """Nats, under the distribution the token was drawn from; 0 where the mask is False."""
+    weight_versions: tuple[int, ...] | None = None
+    """Version of the weights that sampled the token; -1 where the mask is False."""
+    status: Status | None = None
+    """How the record ended; None before a rollout."""
+    reason: Reason | None = None
+    """Why it ended."""
+    num_turns: int = 0
+    """Turns that the model took."""
+    tool_calls: tuple[Mapping[str, Any], ...] = ()
+    """Every call: turn, name, arguments, result and status, in order."""
+    num_tool_outputs_truncated: int = 0
+    """Tool outputs that were cut to `max_tool_output_chars`."""
+    response: str | None = None
+    """Decode of all ids after the prompt at once; None without a tokenizer."""
+    group: int | None = None
+    """GRPO group: samples of one prompt share it."""
+    sample: int | None = None
+    """Index of the sample of its prompt."""
+    prompt_id: int | str | None = None
+    """What tells prompts apart; part of the identity that the noise is a function of."""
+    reward: float | None = None
+    """Set by the caller."""
+    metadata: Any = field(default=None, repr=False)
+    """Carried through untouched."""
+
+    def __post_init__(self) -> None:
+        if (self.messages is None) == (self.prompt_ids is None):
+            raise ValueError(
+                f"{self.label}: a record needs either messages or prompt_ids, "
+                f"{'neither' if self.messages is None else 'both'} given"
+            )
+        lengths = {n: len(v) for n in _PER_TOKEN if (v := getattr(self, n)) is not None}
+        if len(set(lengths.values())) > 1:
+            found = ", ".join(f"{name} {length}" for name, length in lengths.items())
+            raise ValueError(f"{self.label}: fields with an entry per token differ in length: {found}")
+        if self.sample is not None:
+            check_int("RolloutRecord", "sample", self.sample, least=0)
+        if self.prompt_id is not None and (
+            not isinstance(self.prompt_id, int | str) or isinstance(self.prompt_id, bool)
+        ):
+            fail("RolloutRecord", "prompt_id", self.prompt_id, "an int or a str")
+
+    @property
+    def label(self) -> str:
+        """How messages name this record."""
+        return f"record {self.prompt_id if self.prompt_id is not None else '?'}/{self.sample or 0}"
+
+    @property
+    def is_rolled_out(self) -> bool:
+        """Whether the record holds a rollout."""
+        return self.status is not None or self.tokens is not None
+
+    @property
+    def response_ids(self) -> tuple[int, ...]:
+        """The ids after the prompt."""
+        return () if self.tokens is None else self.tokens[self.prompt_length :]
+
+    @property
+    def num_sampled(self) -> int:
+        """How many tokens were sampled."""
+        return 0 if self.loss_mask is None else sum(self.loss_mask)
+
+    def replace(self, **changes: Any) -> RolloutRecord:
+        """Return a copy with some fields changed."""
+        return dataclasses.replace(self, **changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the record as JSON-able values; fields that hold nothing are left out."""
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return {name: value for name, value in values.items() if value is not None and value != ()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> RolloutRecord:
+        """Return the record that `to_dict` gave.
+
+        Raises:
+          ValueError: naming a field that a record does not have.
+        """
+        names = {f.name for f in dataclasses.fields(cls)}
+        if unknown := sorted(set(values) - names):
+            raise ValueError(f"a record has no field {', '.join(map(repr, unknown))}")
+        fields: dict[str, Any] = dict(values)
+        for name in (*_PER_TOKEN, "tool_calls"):
+            if fields.get(name) is not None:
+                fields[name] = tuple(fields[name])
+        if fields.get("status") is not None:
+            fields["status"] = Status(fields["status"])
+        if fields.get("reason") is not None:
+            fields["reason"] = Reason(fields["reason"])
+        return cls(**fields)

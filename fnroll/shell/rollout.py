@@ -1,0 +1,344 @@
+"""The host API: a model, a tokenizer and a configuration, that turn requests into batches."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fnroll.core.rng import init_keys
+from fnroll.core.tree import replace
+from fnroll.core.types import Cache, RolloutState, SamplingParams, init_state
+from fnroll.models.base import Model
+from fnroll.models.causal_lm import causal_lm
+from fnroll.shell.batch import RolloutBatch, RolloutRequest, hash_prompt_id
+from fnroll.shell.checks import check_int
+from fnroll.shell.config import RolloutConfig, SamplingConfig
+from fnroll.shell.driver import Driver, Ended, Flight
+from fnroll.shell.lowered import LoweredSteps
+from fnroll.shell.profile import Profile
+from fnroll.shell.progress import show_progress
+from fnroll.shell.prompt import Prompts
+from fnroll.shell.record import Message, Reason, RolloutRecord, Status
+
+OnRecord = Callable[[int, RolloutRecord], None]
+_MIN_LINES = 256
+
+
+class RolloutInterrupted(KeyboardInterrupt):
+    """Ctrl-C during a rollout; `batch` holds the records that had ended."""
+
+    def __init__(self, batch: RolloutBatch, total: int) -> None:
+        super().__init__(f"rollout interrupted: {len(batch)} of {total} records had ended, see .batch")
+        self.batch = batch
+
+
+class Rollout:
+    """Rolls out prompts with one model. Also a context manager.
+
+    Args:
+      model: a Hugging Face causal language model, which is left as it is, or a `fnroll.models.Model`.
+      tokenizer: of the model; None if all prompts are ids.
+      config: how the rollout is run.
+
+    Raises:
+      ValueError: if model, tokenizer and configuration do not fit together; the message says how.
+    """
+
+    def __init__(self, model: nn.Module | Model, tokenizer: Any, config: RolloutConfig) -> None:
+        self.model: Model = model if isinstance(model, Model) else causal_lm(model)
+        self.tokenizer, self.config = tokenizer, config
+        self._check()
+        self._prompts = Prompts(tokenizer, self.model.vocab_size, config)
+        self.profile = Profile()
+        self.finished = RolloutBatch(())
+        """The records that ended in the last `generate` call, also if it raised."""
+        self.weight_version = 0
+        self._buffers: tuple[tuple[Tensor, ...], tuple[Tensor, ...]] | None = None
+
+    def _check(self) -> None:
+        limit = self.model.max_positions
+        if limit is not None and self.config.max_length > limit:
+            raise ValueError(
+                f"RolloutConfig.max_length is {self.config.max_length}; {self.model.name} has positions for "
+                f"at most {limit} tokens"
+            )
+        tokenizer = self.tokenizer
+        if tokenizer is not None and tokenizer.eos_token_id is None and tokenizer.pad_token_id is None:
+            raise ValueError(
+                "the tokenizer has neither an EOS nor a pad token, so nothing says where a turn ends; set "
+                "tokenizer.eos_token"
+            )
+        self.stop_ids = sorted({*self.model.stop_ids, *self._tokenizer_stop_ids()})
+        if not self.stop_ids:
+            raise ValueError(
+                f"no stop id: neither the tokenizer nor the generation config of {self.model.name} has an "
+                f"EOS token; set tokenizer.eos_token or model.generation_config.eos_token_id"
+            )
+
+    def _tokenizer_stop_ids(self) -> list[int]:
+        eos = getattr(self.tokenizer, "eos_token_id", None)
+        return [] if eos is None else [int(eos)]
+
+    @functools.cached_property
+    def _steps(self) -> LoweredSteps:
+        return LoweredSteps(
+            self.model,
+            backend=self.config.backend,
+            max_length=self.config.max_length,
+            static=self.config.batching == "static",
+            multi_turn=False,
+        )
+
+    def _init_state(self, num_records: int, sampling: SamplingConfig) -> RolloutState:
+        if self._buffers is None:
+            cache = self.model.init_cache(self.config.rows, self.config.max_length)
+        else:
+            # What is left in them is never read: a slot is written before anything may attend to it.
+            cache = Cache(keys=self._buffers[0], values=self._buffers[1])
+        self._buffers = None
+        state = init_state(
+            cache,
+            num_records=num_records,
+            stop_ids=torch.tensor(self.stop_ids),
+            version=self.weight_version,
+        )
+        return replace(state, sampling=self._sampling_params(sampling, state.sampling))
+
+    def _sampling_params(self, config: SamplingConfig, default: SamplingParams) -> SamplingParams:
+        penalty = config.repetition_penalty
+        penalty = self.model.repetition_penalty if penalty is None else penalty
+        # A bound that is a power of two lets neighbouring values of top_k share a compiled step.
+        bound = 1 << (config.top_k - 1).bit_length() if config.top_k else 0
+        return replace(
+            default,
+            temperature=torch.full_like(default.temperature, config.temperature),
+            top_k=torch.full_like(default.top_k, config.top_k),
+            top_p=torch.full_like(default.top_p, config.top_p),
+            repetition_penalty=torch.full_like(default.repetition_penalty, penalty),
+            max_top_k=min(bound, self.model.vocab_size),
+            use_top_p=config.top_p < 1.0,
+            use_penalty=penalty != 1.0,
+            use_noise=config.temperature > 0.0,
+        )
+
+    def generate(
+        self,
+        request: RolloutRequest,
+        sampling: SamplingConfig | None = None,
+        *,
+        seed: int = 0,
+        step: int = 0,
+        on_record: OnRecord | None = None,
+    ) -> RolloutBatch:
+        """Roll out a request.
+
+        A record's tokens and log-probs are a function of the weights, its prompt, the sampling
+        configuration, `(seed, step, prompt_id, sample)`, and of nothing else.
+
+        Args:
+          request: prompts, and how many samples of each.
+          sampling: how tokens are drawn; the default samples from the model's own distribution.
+          seed: of the run.
+          step: of the training loop; another step draws other noise.
+          on_record: called with `(place in the batch, record)` as soon as a record has ended.
+
+        Raises:
+          ValueError: naming the record, if a prompt is empty or holds ids outside the vocabulary.
+          RolloutInterrupted: on Ctrl-C, with the records that had ended.
+        """
+        check_int("generate", "seed", seed, least=0)
+        check_int("generate", "step", step, least=0)
+        sampling = SamplingConfig() if sampling is None else sampling
+        records = request.expand()
+        done: dict[int, RolloutRecord] = {}
+        self.profile, self.finished = Profile(), RolloutBatch(())
+
+        def keep(index: int, record: RolloutRecord) -> None:
+            done[index] = record
+            if on_record is not None:
+                on_record(index, record)
+
+        start = time.perf_counter()
+        try:
+            with torch.no_grad(), show_progress(len(records), self.config.progress) as report:
+                for ended in self._run(records, sampling, seed, step, keep):
+                    keep(ended.flight.index, self._to_record(ended))
+                    report(len(done), self.profile.tokens)
+        except KeyboardInterrupt as interrupt:
+            batch = RolloutBatch(tuple(done[index] for index in sorted(done)))
+            raise RolloutInterrupted(batch, len(records)) from interrupt
+        finally:
+            self.profile.wall_s = time.perf_counter() - start
+            self.finished = RolloutBatch(tuple(done[index] for index in sorted(done)))
+        return self.finished
+
+    def _run(
+        self, records: Sequence[RolloutRecord], sampling: SamplingConfig, seed: int, step: int, keep: OnRecord
+    ) -> Iterator[Ended]:
+        """Drive what has to be rolled out; hand what has not to `keep` at once."""
+        self.model.refresh()
+        with self.profile.stage("render"):
+            flights = self._make_flights(records, sampling, seed, step, keep)
+        if not flights:
+            return
+        lines = min(len(flights), max(_MIN_LINES, 8 * self.config.rows))
+        driver = Driver(
+            self._init_state(lines, sampling),
+            self._steps,
+            static=self.config.batching == "static",
+            poll_every=self.config.poll_every,
+            profile=self.profile,
+        )
+        yield from driver.run(iter(flights))
+        self._buffers = (driver.state.cache.keys, driver.state.cache.values)
+
+    def _make_flights(
+        self, records: Sequence[RolloutRecord], sampling: SamplingConfig, seed: int, step: int, keep: OnRecord
+    ) -> list[Flight]:
+        fresh = [(index, record) for index, record in enumerate(records) if not record.is_rolled_out]
+        for index, record in enumerate(records):
+            if record.is_rolled_out:
+                keep(index, record)
+        if not fresh:
+            return []
+        prompt_ids = torch.tensor([hash_prompt_id(_identity(record)) for _, record in fresh])
+        samples = torch.tensor([record.sample or 0 for _, record in fresh])
+        keys = init_keys(seed, step, prompt_ids, samples)
+        flights = []
+        for (index, record), key in zip(fresh, keys, strict=True):
+            prompt = self._prompts.encode(record)
+            limit, reason = self._first_limit(len(prompt), sampling)
+            flight = Flight(index, record, prompt, key, limit, reason)
+            if limit > len(prompt):
+                flights.append(flight)
+            else:
+                keep(index, self._no_room(flight))
+        return flights
+
+    def _first_limit(self, length: int, sampling: SamplingConfig) -> tuple[int, Reason]:
+        limit = self.config.max_length
+        if sampling.max_new_tokens is not None:
+            limit = min(limit, length + sampling.max_new_tokens)
+        turn = sampling.max_new_tokens_per_turn
+        if turn is not None and length + turn < limit:
+            return length + turn, Reason.TURN_LENGTH
+        return limit, Reason.LENGTH
+
+    def _no_room(self, flight: Flight) -> RolloutRecord:
+        """Return the record of a prompt that leaves no room for a token: untouched but for its status."""
+        count = len(flight.prompt_ids)
+        return flight.record.replace(
+            tokens=tuple(flight.prompt_ids),
+            prompt_length=count,
+            loss_mask=(False,) * count,
+            log_probs=(0.0,) * count if self.config.return_log_probs else None,
+            weight_versions=(-1,) * count,
+            status=Status.TRUNCATED,
+            reason=Reason.PROMPT,
+            response=None if self.tokenizer is None else "",
+        )
+
+    def _to_record(self, ended: Ended) -> RolloutRecord:
+        flight, tape = ended.flight, ended.tape
+        count = len(flight.prompt_ids)
+        return flight.record.replace(
+            tokens=tuple(tape.tokens),
+            prompt_length=count,
+            loss_mask=tuple(tape.loss_mask),
+            log_probs=tuple(tape.log_probs) if self.config.return_log_probs else None,
+            weight_versions=tuple(tape.weight_versions),
+            status=ended.status,
+            reason=ended.reason,
+            num_turns=flight.num_turns,
+            tool_calls=tuple(flight.tool_calls),
+            num_tool_outputs_truncated=flight.num_cut,
+            response=None if self.tokenizer is None else self.tokenizer.decode(tape.tokens[count:]),
+        )
+
+    def sync_weights(self, version: int) -> None:
+        """Take up the model's present weights and say which version they are.
+
+        In-place updates need no call to be seen; the version is what `weight_versions` will say.
+        """
+        check_int("sync_weights", "version", version, least=0)
+        self.model.refresh()
+        self.weight_version = version
+
+    def shutdown(self) -> None:
+        """Release the cache and the lowered steps. The rollout can be used again."""
+        self._buffers = None
+        self.__dict__.pop("_steps", None)
+
+    def __enter__(self) -> Rollout:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+
+
+def _identity(record: RolloutRecord) -> int | str:
+    return 0 if record.prompt_id is None else record.prompt_id
+
+
+Prompt = str | Sequence[Message] | Sequence[int]
+
+
+def to_record(prompt: Prompt | RolloutRecord) -> RolloutRecord:
+    """Return the record of a prompt: a string (one user message), messages, or ids.
+
+    Raises:
+      ValueError: if it is none of these.
+    """
+    if isinstance(prompt, RolloutRecord):
+        return prompt
+    if isinstance(prompt, str):
+        if not prompt:
+            raise ValueError("a prompt is an empty string; it must hold at least one character")
+        return RolloutRecord(messages=[{"role": "user", "content": prompt}])
+    items: list[Any] = list(prompt.tolist() if isinstance(prompt, Tensor) else prompt)
+    if all(isinstance(item, int) for item in items):
+        return RolloutRecord(prompt_ids=items)
+    if all(isinstance(item, dict) for item in items):
+        return RolloutRecord(messages=items)
+    raise ValueError(
+        f"a prompt is {prompt!r}; it must be a string, a list of messages (dicts with role and content) or a "
+        f"list of ids"
+    )
+
+
+def generate(
+    model: nn.Module | Model,
+    tokenizer: Any,
+    prompts: Sequence[Prompt | RolloutRecord],
+    *,
+    max_length: int,
+    n: int = 1,
+    rows: int = 16,
+    seed: int = 0,
+    step: int = 0,
+    config: RolloutConfig | None = None,
+    **sampling: Any,
+) -> RolloutBatch:
+    """Roll out prompts in one call.
+
+    Args:
+      model: a Hugging Face causal language model.
+      tokenizer: of the model; None if all prompts are ids.
+      prompts: strings (each one user message), message lists or id lists.
+      max_length: tokens of a record, prompt and all.
+      n: samples of each prompt.
+      rows: records that decode at the same time.
+      seed: of the noise.
+      step: of the training loop.
+      config: all of the configuration; `max_length` and `rows` then come from it.
+      **sampling: fields of `SamplingConfig`: `temperature`, `top_k`, ...
+    """
+    config = RolloutConfig(max_length=max_length, rows=rows) if config is None else config
+    request = RolloutRequest([to_record(prompt) for prompt in prompts], n)
+    with Rollout(model, tokenizer, config) as rollout:
+        return rollout.generate(request, SamplingConfig(**sampling), seed=seed, step=step)
