@@ -1,0 +1,179 @@
+"""Exact ids of a conversation: the first prompt, and what comes between a sampled turn and the next.
+
+A record only ever grows. Sampled ids are kept as they were drawn and never encoded again; a `Chat` computes
+the ids to append after them, so that the whole equals what the chat template and the tokenizer make of the
+full conversation wherever the template lets it. See `docs/conversations.md`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fnroll.dialogue.control import Encoder, map_text, repair
+from fnroll.dialogue.template import Ending, Message, Template, find_ending, init_mark
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Ids to append to a record before the next turn is sampled; none of them was sampled.
+
+    Attributes:
+        ids: the ids.
+        text: their text.
+        prefix: the assistant header the text ends with, which a parser needs to read the turn after it.
+        messages: the conversation so far: pass it to the next `continue_turn`.
+        is_exact: the record's text so far is what the template writes for `messages`. False where the
+            template rewrites the turn it follows (drops its reasoning, strips it), and where the turn ended
+            on a stop token that is not the template's own.
+    """
+
+    ids: tuple[int, ...]
+    text: str
+    prefix: str
+    messages: tuple[Message, ...]
+    is_exact: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """A chat template and its tokenizer, ready to join turns. Made by `init_chat`.
+
+    Attributes:
+        template: the template with its tools and options.
+        encoder: the tokenizer with its control tokens.
+        stops: spellings of the ids that end a turn.
+        allow_control_tokens: control tokens spelled in new messages become control tokens.
+        rewrites_after: roles whose messages make the template rewrite the turn before them, out of "tool",
+            "user".
+    """
+
+    template: Template
+    encoder: Encoder
+    stops: Mapping[int, str]
+    allow_control_tokens: bool = False
+    rewrites_after: frozenset[str] = frozenset()
+
+    @property
+    def rewrites_history(self) -> bool:
+        """Whether the template rewrites finished turns, so that records differ from its renders."""
+        return bool(self.rewrites_after)
+
+    def render_prompt(self, messages: Sequence[Message]) -> Segment:
+        """Return the ids of a first prompt, assistant header included.
+
+        The messages come from whoever writes the prompts, so control tokens spelled in them count as such.
+
+        Args:
+            messages: the conversation, each message a dict with a "role".
+
+        Raises:
+            ValueError: if the messages are malformed or the template refuses them.
+        """
+        _check_messages("messages", messages)
+        text = self.template.render(messages)
+        ids = tuple(self.encoder.encode_first(text))
+        return Segment(ids, text, self._header(messages, text), tuple(messages))
+
+    def continue_turn(
+        self,
+        history: Sequence[Message],
+        sampled: Sequence[int],
+        following: Sequence[Message],
+        calls: Sequence[Mapping[str, Any]] = (),
+    ) -> Segment:
+        """Return the ids between a sampled turn and the next one.
+
+        After the template's own stop token these are its separator, the new messages and the next header.
+        After another stop token, or none, the template's whole end of turn comes first.
+
+        Args:
+            history: the conversation before the turn: `messages` of the segment the turn was sampled after.
+                May be empty where only the ids of a prompt are known.
+            sampled: the turn's ids, with its stop id if it ended on one.
+            following: the messages after the turn, adjacent tool messages in call order.
+            calls: the turn's calls, `{"name": ..., "arguments": {...}, "id": ...}` with the id left out where
+                the template needs none. Only read where the template refuses the turn's plain text.
+
+        Raises:
+            ValueError: if a message is malformed or the template shows no end of the turn.
+        """
+        _check_messages("following", following)
+        history, following = tuple(history) or _QUESTION, map_text(following, repair)
+        text, ended = self.turn_text(sampled), _stop_at_end(sampled, self.stops)
+        prompt = self.template.render(history)
+        end, cut = _init_marks(prompt, text, repr(following))
+        shown = following if self.allow_control_tokens else self.encoder.shield(following, cut)
+        ending = find_ending(self.template, self.stops, history, text, shown, calls, end)
+        joined = _text_after(ending, ended)
+        pieces = joined.split(cut)
+        joined = "".join(pieces)
+        messages = (*history, _strip_gap(ending, ended), *following)
+        whole = self.template.render(messages)
+        stop = "" if ended is None else self.stops[ended]
+        return Segment(
+            ids=tuple(self.encoder.encode_pieces(pieces, ending.stop, inside=ended is None)),
+            text=joined,
+            prefix=self._header(messages, whole),
+            messages=messages,
+            is_exact=ended in (None, ending.stop_id) and whole == prompt + text + stop + joined,
+        )
+
+    def turn_text(self, sampled: Sequence[int]) -> str:
+        """Return the text of one sampled turn for a parser, without its final stop id.
+
+        The turn is decoded as a whole, control tokens spelled out. A character that the turn's end cuts in
+        half shows as U+FFFD, or not at all, as the tokenizer decides; its ids stay in the record.
+        """
+        ended = _stop_at_end(sampled, self.stops) is not None
+        return self.encoder.decode(sampled[: len(sampled) - ended])
+
+    def response_text(self, ids: Sequence[int]) -> str:
+        """Return the text of a whole response: by definition a decode of all its ids at once.
+
+        Joining the texts of turns is not the same: a character split between two turns would be lost.
+
+        Args:
+            ids: everything after the prompt: sampled ids, separators and tool outputs.
+        """
+        text: str = self.encoder.tokenizer.decode(list(ids), skip_special_tokens=False)
+        return text
+
+    def _header(self, messages: Sequence[Message], text: str) -> str:
+        return self.template.header(messages, text, self.encoder.controls)
+
+
+# Stands in for the conversation of a record that came as ids only: some templates refuse one without a user.
+_QUESTION: tuple[Message, ...] = ({"role": "user", "content": "?"},)
+
+
+def _init_marks(*texts: str) -> tuple[str, str]:
+    end = init_mark(*texts)
+    return end, init_mark(*texts, end)
+
+
+def _stop_at_end(sampled: Sequence[int], stops: Mapping[int, str]) -> int | None:
+    return sampled[-1] if len(sampled) and sampled[-1] in stops else None
+
+
+def _text_after(ending: Ending, ended: int | None) -> str:
+    """Return the text to append after a turn that ended on the stop id `ended`, or on none."""
+    if ended == ending.stop_id:
+        return ending.after
+    gap = ending.gap if ended is None else ""
+    return gap + ending.stop + ending.after
+
+
+def _strip_gap(ending: Ending, ended: int | None) -> Message:
+    """Return the turn's message without what the template writes itself before the stop token."""
+    content = ending.turn["content"]
+    if ended != ending.stop_id or not ending.gap or not content:
+        return ending.turn
+    return {**ending.turn, "content": content.removesuffix(ending.gap)}
+
+
+def _check_messages(name: str, messages: Sequence[Message]) -> None:
+    if isinstance(messages, str) or not isinstance(messages, Sequence) or not messages:
+        raise ValueError(f"{name} must be a non-empty list of messages, got {messages!r}")
+    for index, message in enumerate(messages):
+        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+            raise ValueError(f'{name}[{index}] must be a dict with a "role", got {message!r}')
