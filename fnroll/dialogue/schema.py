@@ -1,0 +1,243 @@
+"""JSON schemas of tools: made from functions, checked, and used to check arguments."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, get_type_hints
+
+import jsonschema
+import referencing
+import referencing.jsonschema
+from jsonschema.validators import validator_for
+from transformers.utils.chat_template_utils import get_json_schema
+
+_SCHEMA_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+_SCHEMA_LISTS = ("prefixItems", "allOf", "anyOf", "oneOf")
+_SCHEMAS = ("items", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames")
+_TYPE_NAMES = {
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    str: "string",
+    list: "array",
+    dict: "object",
+    type(None): "null",
+}
+_MAX_SHOWN = 100
+
+
+def function_schema(
+    function: Callable[..., Any], where: str, name: str, description: str | None, docs: tuple[str | None, ...]
+) -> dict[str, Any]:
+    """Makes an OpenAI-style schema from type hints and a Google-style docstring.
+
+    Args:
+        function: what will be called.
+        where: how errors name the tool.
+        name: the tool's name.
+        description: replaces the docstring's description when given.
+        docs: docstrings; the first that is there describes the arguments.
+
+    Returns:
+        A dict with `type` and `function`.
+
+    Raises:
+        ValueError: a hint or a docstring is missing or has no JSON form.
+    """
+    doc = next((doc for doc in docs if doc and doc.strip()), None)
+    if doc is None:
+        raise ValueError(f"{where} has no docstring; write one with an Args section, or give a schema.")
+    try:
+        schema: dict[str, Any] = get_json_schema(_documented(function, name, doc))
+    except Exception as error:
+        raise ValueError(f"{where} gives no JSON schema: {error}") from error
+    # A template that writes the whole schema would show the return type, and templates disagree on its form.
+    schema["function"].pop("return", None)
+    if description is not None:
+        schema["function"]["description"] = description
+    return schema
+
+
+def _documented(function: Callable[..., Any], name: str, doc: str) -> Callable[..., Any]:
+    """A stand-in with one name, docstring and signature, for a bound method, an instance or a partial."""
+
+    def stand_in() -> None: ...
+
+    hinted = function if inspect.isroutine(function) else getattr(function, "func", type(function).__call__)
+    parameters = {
+        key: parameter
+        for key, parameter in inspect.signature(function).parameters.items()
+        if parameter.kind is not inspect.Parameter.VAR_KEYWORD
+    }
+    hints = get_type_hints(hinted)
+    stand_in.__name__ = name
+    stand_in.__doc__ = inspect.cleandoc(doc)
+    stand_in.__annotations__ = {key: hints[key] for key in parameters if key in hints}
+    stand_in.__signature__ = inspect.Signature(list(parameters.values()))  # type: ignore[attr-defined]
+    return stand_in
+
+
+def normal_schema(schema: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Brings a schema into the OpenAI form, and says what is wrong with it.
+
+    Args:
+        schema: `{"type": "function", "function": {...}}`, or only the inner dict with `name`, `description`
+            and `parameters`.
+        where: how errors name the tool.
+
+    Returns:
+        An independent copy in the full form; `parameters` defaults to an object without properties.
+
+    Raises:
+        ValueError: a part is missing or of the wrong type.
+    """
+    if not isinstance(schema, Mapping):
+        raise ValueError(f"{where}: the schema must be a dict, but is {type(schema).__name__}.")
+    inner = schema.get("function", schema)
+    if not isinstance(inner, Mapping) or not isinstance(inner.get("name"), str):
+        raise ValueError(f"{where}: the schema must hold a string 'name', a 'description' and 'parameters'.")
+    full = copy.deepcopy(dict(inner))
+    full.setdefault("description", "")
+    full.setdefault("parameters", {"type": "object", "properties": {}})
+    if not isinstance(full["description"], str):
+        raise ValueError(f"{where}: 'description' must be a string, but is {full['description']!r}.")
+    parameters = full["parameters"]
+    if not isinstance(parameters, dict) or parameters.get("type", "object") != "object":
+        raise ValueError(
+            f"{where}: 'parameters' must be a JSON schema of type 'object', but is {parameters!r}."
+        )
+    parameters.setdefault("type", "object")
+    parameters.setdefault("properties", {})
+    return {"type": "function", "function": full}
+
+
+def make_validator(parameters: dict[str, Any], where: str) -> Any:
+    """Makes the checker of a tool's arguments.
+
+    `nullable`, which transformers writes for optional hints and JSON Schema does not know, is understood.
+
+    Args:
+        parameters: a JSON schema of type object.
+        where: how errors name the tool.
+
+    Returns:
+        A validator that never loads a schema from elsewhere.
+
+    Raises:
+        ValueError: the schema is no valid JSON schema, or refers to something outside itself.
+    """
+    kind: Any = validator_for(parameters, default=jsonschema.Draft202012Validator)
+    try:
+        json.dumps(parameters)
+        kind.check_schema(parameters)
+    except jsonschema.SchemaError as error:
+        raise ValueError(f"{where}: 'parameters' is no valid JSON schema: {error.message}.") from error
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"{where}: 'parameters' cannot be written as JSON: {error}.") from error
+    _check_references(parameters, where)
+    registry: Any = referencing.Registry()
+    return kind(_with_null(parameters), registry=registry)
+
+
+def _check_references(parameters: dict[str, Any], where: str) -> None:
+    specification = referencing.jsonschema.specification_with(
+        parameters.get("$schema", "https://json-schema.org/draft/2020-12/schema")
+    )
+    resource = specification.create_resource(parameters)
+    registry: Any = referencing.Registry()
+    resolver = registry.resolver_with_root(resource)
+    for reference in _references(parameters):
+        try:
+            resolver.lookup(reference)
+        except Exception as error:
+            raise ValueError(
+                f"{where}: '$ref' {reference!r} is not found; only places inside 'parameters' are allowed."
+            ) from error
+
+
+def _references(node: Any) -> list[str]:
+    if isinstance(node, list):
+        return [reference for item in node for reference in _references(item)]
+    if not isinstance(node, dict):
+        return []
+    here = [node["$ref"]] if isinstance(node.get("$ref"), str) else []
+    return here + [reference for item in node.values() for reference in _references(item)]
+
+
+def _with_null(schema: Any) -> Any:
+    """The same schema with `nullable: true` said in JSON Schema's own words."""
+    if not isinstance(schema, dict):
+        return schema
+    out = dict(schema)
+    for key in _SCHEMA_MAPS:
+        if isinstance(out.get(key), dict):
+            out[key] = {name: _with_null(item) for name, item in out[key].items()}
+    for key in (*_SCHEMA_LISTS, *_SCHEMAS):
+        if isinstance(out.get(key), list):
+            out[key] = [_with_null(item) for item in out[key]]
+        elif isinstance(out.get(key), dict):
+            out[key] = _with_null(out[key])
+    if out.pop("nullable", False) is not True:
+        return out
+    if set(out) <= {"type", "description", "enum", "default"} and "type" in out:
+        types = out["type"] if isinstance(out["type"], list) else [out["type"]]
+        out["type"] = [*types, "null"]
+        if "enum" in out:
+            out["enum"] = [*out["enum"], None]
+        return out
+    return {"anyOf": [out, {"type": "null"}]}
+
+
+def describe_invalid(error: Any) -> str:
+    """Writes one finding of a validator as a clause that names the argument.
+
+    Args:
+        error: a `jsonschema.ValidationError`.
+
+    Returns:
+        For example `argument 'a' must be of type integer, but is the string '1'`.
+    """
+    path = _path(error.absolute_path)
+    if error.validator == "required":
+        missing = [name for name in error.validator_value if name not in error.instance]
+        # One finding per missing name, each with the whole list: the message says which.
+        name = next((name for name in missing if error.message.startswith(repr(name))), missing[0])
+        return f"{path} lacks {name!r}" if path else f"missing argument {name!r}"
+    subject = path or "the arguments"
+    if error.validator == "type":
+        wanted = error.validator_value
+        types = wanted if isinstance(wanted, str) else " or ".join(wanted)
+        kind = _TYPE_NAMES.get(type(error.instance), type(error.instance).__name__)
+        return f"{subject} must be of type {types}, but is the {kind} {shorten(error.instance)}"
+    if error.validator in ("enum", "const"):
+        allowed = error.validator_value if error.validator == "enum" else [error.validator_value]
+        choices = ", ".join(shorten(item) for item in allowed)
+        return f"{subject} must be one of {choices}, but is {shorten(error.instance)}"
+    message = error.message if len(error.message) <= 2 * _MAX_SHOWN else f"fails {error.validator!r}"
+    return f"{subject}: {message}"
+
+
+def _path(parts: Any) -> str:
+    text = ""
+    for part in parts:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+    return f"argument {text!r}" if text else ""
+
+
+def shorten(value: object) -> str:
+    """Writes a value as short JSON for an error text.
+
+    Args:
+        value: any argument.
+
+    Returns:
+        At most about 100 characters.
+    """
+    try:
+        text = json.dumps(value, ensure_ascii=False, default=repr)
+    except (TypeError, ValueError, RecursionError):
+        text = type(value).__name__
+    return text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 3] + "..."

@@ -1,0 +1,273 @@
+"""Tools that a model may call: what they are named, what they take, what is wrong with a call."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from fnroll.dialogue.message import ToolCall
+from fnroll.dialogue.output import clean_text
+from fnroll.dialogue.schema import describe_invalid, function_schema, make_validator, normal_schema, shorten
+from fnroll.dialogue.signature import check_name, check_signature, is_async
+
+_MAX_FINDINGS = 8
+
+
+class ToolError(Exception):
+    """Raised by a tool to answer the model with exactly this message, as an error."""
+
+
+@dataclass(frozen=True, eq=False)
+class Tool:
+    """A callable together with the JSON schema that the model reads.
+
+    Make one by `Tool.from_function`, `Tool.from_object` or `Tool.from_schema`.
+
+    Attributes:
+        name: what the model calls it.
+        function: takes the arguments by keyword; plain or async.
+        is_async: whether calling `function` gives an awaitable, known from its definition.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    is_async: bool
+    _schema: dict[str, Any]
+    _validator: Any
+    _names: tuple[str, ...]
+    _is_open: bool
+
+    @classmethod
+    def from_function(
+        cls, function: Callable[..., Any], *, name: str | None = None, description: str | None = None
+    ) -> Tool:
+        """Makes a tool from a function, plain or async, with type hints and a Google-style docstring.
+
+        Args:
+            function: takes its arguments by keyword.
+            name: replaces the function's own name.
+            description: replaces the docstring's description.
+
+        Returns:
+            The tool.
+
+        Raises:
+            ValueError: a hint, a docstring or an argument's description is missing, or the name is bad.
+        """
+        own = name if name is not None else getattr(function, "__name__", None)
+        where = f"Tool {own!r}"
+        if not callable(function) or own is None:
+            raise ValueError(f"Tool.from_function needs a named function or `name=`, but got {function!r}.")
+        docs = (getattr(function, "__doc__", None),)
+        return cls._checked(function_schema(function, where, own, description, docs), function)
+
+    @classmethod
+    def from_object(cls, instance: Any, *, name: str | None = None, description: str | None = None) -> Tool:
+        """Makes a tool from an instance of a class with `__call__`, plain or async.
+
+        Args:
+            instance: its `__call__` has type hints; the docstring is that of `__call__`, or else the class's.
+            name: the tool's name; by default the instance's `name`, or else its class's in snake_case.
+            description: replaces the docstring's description.
+
+        Returns:
+            The tool.
+
+        Raises:
+            ValueError: as in `from_function`.
+        """
+        kind = type(instance)
+        if isinstance(instance, type) or not callable(instance):
+            raise ValueError(f"Tool.from_object needs an instance with __call__, but got {instance!r}.")
+        if name is None:
+            own = getattr(instance, "name", None)
+            name = (
+                own if isinstance(own, str) else re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", kind.__name__).lower()
+            )
+        docs = (kind.__call__.__doc__, kind.__doc__)
+        schema = function_schema(instance.__call__, f"Tool {name!r}", name, description, docs)
+        return cls._checked(schema, instance)
+
+    @classmethod
+    def from_schema(cls, schema: Mapping[str, Any], function: Callable[..., Any]) -> Tool:
+        """Makes a tool from a JSON schema and what is to be called.
+
+        Args:
+            schema: the OpenAI form, or its inner dict with `name`, `description` and `parameters`.
+            function: takes the properties of `parameters` by keyword; plain or async.
+
+        Returns:
+            The tool.
+
+        Raises:
+            ValueError: the schema is invalid, or the callable does not take what the schema offers.
+        """
+        inner = schema.get("function", schema) if isinstance(schema, Mapping) else {}
+        name = inner.get("name") if isinstance(inner, Mapping) else None
+        if not callable(function):
+            raise ValueError(f"Tool {name!r}: needs a callable, but got {function!r}.")
+        return cls._checked(normal_schema(schema, f"Tool {name!r}"), function)
+
+    @classmethod
+    def _checked(cls, schema: dict[str, Any], function: Callable[..., Any]) -> Tool:
+        name = schema["function"]["name"]
+        where = f"Tool {name!r}"
+        check_name(name)
+        parameters = schema["function"]["parameters"]
+        validator = make_validator(parameters, where)
+        names, is_open = check_signature(function, parameters, where)
+        return cls(name, function, is_async(function), schema, validator, names, is_open)
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The OpenAI-style dict for a chat template, a new copy each time."""
+        return copy.deepcopy(self._schema)
+
+    def findings(self, arguments: object) -> tuple[str, ...]:
+        """Says what is wrong with the arguments of a call.
+
+        Args:
+            arguments: what the model wrote.
+
+        Returns:
+            One clause per failing argument; empty if the call is good.
+        """
+        if not isinstance(arguments, dict):
+            return (f"the arguments must be a JSON object, but are {shorten(arguments)}",)
+        unexpected = [] if self._is_open else [key for key in arguments if key not in self._names]
+        found = [f"unexpected argument {shorten(key)}" for key in unexpected]
+        known = {key: value for key, value in arguments.items() if key not in unexpected}
+        try:
+            errors = sorted(
+                self._validator.iter_errors(known), key=lambda error: str(list(error.absolute_path))
+            )
+            found = [describe_invalid(error) for error in errors] + found
+        except RecursionError:
+            found.append("the arguments are nested too deeply")
+        except Exception as error:
+            found.append(f"the arguments cannot be checked ({type(error).__name__})")
+        if unexpected:
+            found[-1] += f" (it takes: {', '.join(self._names) or 'no arguments'})"
+        return tuple(found)
+
+
+@dataclass(frozen=True)
+class BoundCall:
+    """A call that may be made.
+
+    Attributes:
+        tool: what to call.
+        arguments: an own copy, which the tool may change.
+    """
+
+    tool: Tool
+    arguments: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class BadCall:
+    """A call that must not be made.
+
+    Attributes:
+        text: what the model reads.
+        status: why.
+    """
+
+    text: str
+    status: Literal["unknown_tool", "bad_arguments"]
+
+
+class ToolSet:
+    """An immutable set of tools with distinct names."""
+
+    def __init__(self, tools: Iterable[Any] = ()) -> None:
+        """Collects tools.
+
+        Args:
+            tools: `Tool` objects, functions, or instances with `__call__`.
+
+        Raises:
+            ValueError: two names are equal, or differ only by case or Unicode form.
+        """
+        self._tools: dict[str, Tool] = {}
+        seen: dict[str, str] = {}
+        for tool in map(to_tool, tools):
+            key = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", tool.name).casefold())
+            if key in seen:
+                raise ValueError(
+                    f"ToolSet: the tools {seen[key]!r} and {tool.name!r} must have names that differ by more "
+                    "than case and Unicode form."
+                )
+            seen[key] = tool.name
+            self._tools[tool.name] = tool
+
+    def __len__(self) -> int:
+        return len(self._tools)
+
+    def __iter__(self) -> Iterator[Tool]:
+        return iter(self._tools.values())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tools
+
+    def __getitem__(self, name: str) -> Tool:
+        return self._tools[name]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names in the order given."""
+        return tuple(self._tools)
+
+    @property
+    def schemas(self) -> list[dict[str, Any]]:
+        """OpenAI-style dicts for the chat template, new copies in the order given."""
+        return [tool.schema for tool in self]
+
+    def bind(self, call: ToolCall) -> BoundCall | BadCall:
+        """Checks a call, and gives it its own copy of the arguments.
+
+        Args:
+            call: what the model asked for; it is not changed.
+
+        Returns:
+            The call to make, or the text that tells the model what is wrong with it.
+        """
+        tool = self._tools.get(call.name) if isinstance(call.name, str) else None
+        if tool is None:
+            known = f"The tools are: {', '.join(self.names)}." if self._tools else "There are no tools."
+            return BadCall(
+                clean_text(f"Error: there is no tool {shorten(call.name)}. {known}"), "unknown_tool"
+            )
+        found = tool.findings(call.arguments)
+        if not found:
+            try:
+                return BoundCall(tool, copy.deepcopy(call.arguments))
+            except RecursionError:
+                found = ("the arguments are nested too deeply",)
+        more = f"; and {len(found) - _MAX_FINDINGS} more" if len(found) > _MAX_FINDINGS else ""
+        text = f"Error: wrong arguments for tool {tool.name!r}: {'; '.join(found[:_MAX_FINDINGS])}{more}."
+        return BadCall(clean_text(text), "bad_arguments")
+
+
+def to_tool(value: Any) -> Tool:
+    """Makes a tool of what a user may put in a list of tools.
+
+    Args:
+        value: a `Tool`, a function or method, or an instance with `__call__`.
+
+    Returns:
+        The tool.
+
+    Raises:
+        ValueError: it is none of these.
+    """
+    if isinstance(value, Tool):
+        return value
+    if inspect.isroutine(value):
+        return Tool.from_function(value)
+    return Tool.from_object(value)
