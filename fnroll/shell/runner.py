@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import functools
 import inspect
 import math
@@ -98,6 +99,8 @@ class ToolRunner:
         self._finished: deque[_Turn] = deque()
         self._loops: list[BackgroundLoop] = []
         self._is_closed = False
+        # A script that ends without `close` must not leave the processes of its tools behind.
+        atexit.register(self.close)
 
     def submit(self, key: Hashable, calls: Sequence[ToolCall | ParseError]) -> None:
         """Starts all calls of one turn.
@@ -194,6 +197,7 @@ class ToolRunner:
                 self._abandon(call)
             loops, self._loops = self._loops, []
             self._changed.notify_all()
+        atexit.unregister(self.close)
         for loop in loops:
             loop.stop(CLOSE_TIMEOUT_S)
         end = time.monotonic() + CLOSE_TIMEOUT_S + 0.5
@@ -260,6 +264,9 @@ class ToolRunner:
         self._end_task(call)
 
     def _end_task(self, call: _Call) -> None:
+        if call.posted is not None and inspect.iscoroutine(call.value):
+            # It will not be awaited any more, about which Python would complain.
+            call.value.close()
         if call.loop is not None and call.task is not None:
             call.loop.call(call.task.cancel)
 

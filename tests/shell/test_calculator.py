@@ -127,7 +127,7 @@ def test_large_work_is_refused_at_once(expression: str, message: str) -> None:
     start = time.monotonic()
     with pytest.raises(ToolError, match=message):
         calculator(expression)
-    assert time.monotonic() - start < 1
+    assert time.monotonic() - start < 2
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_large_work_is_refused_at_once(expression: str, message: str) -> None:
 def test_largest_allowed_work_is_quick(expression: str) -> None:
     start = time.monotonic()
     assert calculator(expression)
-    assert time.monotonic() - start < 1
+    assert time.monotonic() - start < 2
 
 
 def test_built_in_tools_are_made_by_name() -> None:

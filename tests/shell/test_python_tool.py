@@ -1,6 +1,8 @@
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -18,7 +20,7 @@ from fnroll.shell.runner import ToolRunner
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs Linux's /proc")
 
-WATCHDOG_S = 20.0
+WATCHDOG_S = 60.0
 
 
 @pytest.fixture(autouse=True)
@@ -35,18 +37,18 @@ def nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, before)
     end = time.monotonic() + 2
-    while marked() and time.monotonic() < end:
+    while marked(tmp_path) and time.monotonic() < end:
         time.sleep(0.02)
-    assert marked() == []
+    assert marked(tmp_path) == []
     assert list(tmp_path.iterdir()) == []
 
 
-def marked() -> list[int]:
-    """Living processes that a call started, or that were started by those."""
+def marked(folder: Path) -> list[int]:
+    """Living processes that a call with its files in this folder started, or that were started by those."""
     found = []
     for entry in Path("/proc").iterdir():
         try:
-            if entry.name.isdigit() and b"FNROLL_TOOL_CALL=" in (entry / "environ").read_bytes():
+            if entry.name.isdigit() and f"TMPDIR={folder}".encode() in (entry / "environ").read_bytes():
                 found.append(int(entry.name))
         except OSError:
             continue
@@ -121,12 +123,12 @@ def test_files_are_written_in_a_folder_that_goes() -> None:
 def test_time_limit(code: str) -> None:
     start = time.monotonic()
     assert refused(code, seconds=0.5) == "the program was stopped at the time limit of 0.5 seconds."
-    assert time.monotonic() - start < 2.5
+    assert time.monotonic() - start < 8
 
 
 def test_output_before_the_limit_is_told() -> None:
-    text = refused("print('so far', flush=True)\nwhile True: pass", seconds=0.5)
-    assert text == "the program was stopped at the time limit of 0.5 seconds. It printed:\nso far\n"
+    text = refused("print('so far', flush=True)\nwhile True: pass", seconds=1.5)
+    assert text == "the program was stopped at the time limit of 1.5 seconds. It printed:\nso far\n"
 
 
 def test_processor_time_of_many_threads_of_one_process_is_limited() -> None:
@@ -160,7 +162,22 @@ def test_grandchildren_die_at_the_limit_and_at_the_end(kind: str) -> None:
     # It holds the other end of the pipe, and must not be waited for.
     assert run(SLEEPER.format(kind) + "print('x')") == "x\n"
     assert "time limit" in refused(SLEEPER.format(kind) + "import time; time.sleep(99)", seconds=0.5)
-    assert time.monotonic() - start < 4
+    assert time.monotonic() - start < 20
+
+
+def test_process_with_an_empty_environment_dies_with_its_group() -> None:
+    pid = int(run("import subprocess; print(subprocess.Popen(['sleep', '99'], env={}).pid)"))
+    end = time.monotonic() + 2
+    while is_alive(pid) and time.monotonic() < end:
+        time.sleep(0.02)
+    assert not is_alive(pid)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return " Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
 
 
 def test_daemon_that_detached_itself_dies() -> None:
@@ -192,29 +209,56 @@ def test_kernel_limits_the_processes_of_a_user_other_than_root(monkeypatch: pyte
 
 
 @pytest.mark.parametrize("how", ["timeout", "cancel", "close"])
-def test_runner_ends_the_program_with_its_group(how: str) -> None:
+def test_runner_ends_the_program_with_its_group(how: str, tmp_path: Path) -> None:
     code = SLEEPER.format("") + "import time; time.sleep(99)"
     with ToolRunner(ToolSet([python_tool()]), tool_timeout_s=0.5 if how == "timeout" else 30) as runner:
         runner.submit(0, [ToolCall("python", {"code": code}, (0, 0))])
         end = time.monotonic() + 5
-        while len(marked()) < 2 and time.monotonic() < end and how != "timeout":
+        while len(marked(tmp_path)) < 2 and time.monotonic() < end and how != "timeout":
             time.sleep(0.02)
         if how == "timeout":
-            assert runner.wait(5)
+            assert runner.wait(30)
             assert runner.ready()[0][1][0].text == "Error: tool 'python' did not finish within 0.5 seconds."
         elif how == "cancel":
             runner.cancel(0)
 
 
+LEAVING = """
+import sys, time
+from fnroll.dialogue.message import ToolCall
+from fnroll.dialogue.tool import ToolSet
+from fnroll.shell.builtin import get_tool
+from fnroll.shell.runner import ToolRunner
+
+runner = ToolRunner(ToolSet([get_tool("python")]))
+runner.submit(0, [ToolCall("python", {"code": sys.argv[1]}, (0, 0))])
+runner.wait(1.0)
+print("left")
+"""
+
+
+def test_script_that_ends_leaves_no_program_behind(tmp_path: Path) -> None:
+    code = SLEEPER.format("") + "import time; time.sleep(99)"
+    done = subprocess.run(
+        [sys.executable, "-c", LEAVING, code],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("left\n", "", 0)
+
+
 def test_programs_run_next_to_each_other() -> None:
-    code = "import time; time.sleep(0.5); print('x')"
+    code = "import time; time.sleep(1); print('x')"
     with ToolRunner(ToolSet([python_tool()])) as runner:
         start = time.monotonic()
         runner.submit(0, [ToolCall("python", {"code": code}, (0, 0))] * 4)
-        assert runner.wait(10)
+        assert runner.wait(30)
         ((_, results),) = runner.ready()
         assert [result.text for result in results] == ["x\n"] * 4
-        assert time.monotonic() - start < 1.9
+        assert time.monotonic() - start < 3.9
 
 
 def test_end_of_a_program_is_told_apart_from_a_limit() -> None:

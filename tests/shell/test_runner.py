@@ -15,7 +15,7 @@ from fnroll.dialogue.tool import Tool, ToolError, ToolSet
 from fnroll.shell import runner as runner_module
 from fnroll.shell.runner import ToolResult, ToolRunner
 
-WATCHDOG_S = 5.0
+WATCHDOG_S = 20.0
 
 
 @pytest.fixture(autouse=True)
@@ -94,9 +94,9 @@ def test_turns_are_independent_and_calls_overlap() -> None:
             runner.submit(
                 key, [call("plain", seconds=0.1, tag=f"{key}p"), call("coro", seconds=0.1, tag=f"{key}c")]
             )
-        assert time.monotonic() - start < 0.1
+        assert time.monotonic() - start < 0.9
         found = finish(runner, *range(10))
-        assert time.monotonic() - start < 0.6
+        assert time.monotonic() - start < 1.5
         assert runner.ready() == []
     assert {key: [r.text for r in results] for key, results in found.items()} == {
         key: [f"{key}p", f"{key}c"] for key in range(10)
@@ -165,7 +165,7 @@ def raising(error: BaseException, kind: str) -> Callable[..., Any]:
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 def test_any_exception_becomes_text(error: BaseException, kind: str) -> None:
     tools = ToolSet([tool("bad", raising(error, kind)), *SLEEPERS])
-    bad, good = answer(tools, call("bad"), call("coro", seconds=0, tag="x"), timeout=1.0)
+    bad, good = answer(tools, call("bad"), call("coro", seconds=0, tag="x"), timeout=3.0)
     assert bad.status == "error"
     assert bad.text.startswith("Error: tool 'bad' raised ")
     stops = isinstance(error, StopIteration)
@@ -285,15 +285,15 @@ def test_timeout_frees_the_slot_and_discards_the_late_result() -> None:
         return "late"
 
     tools = ToolSet([tool("hang", hang), *SLEEPERS])
-    with ToolRunner(tools, max_concurrent_tools=1, tool_timeout_s=0.1) as runner:
+    with ToolRunner(tools, max_concurrent_tools=1, tool_timeout_s=0.3) as runner:
         runner.submit(
             0,
             [call("hang"), call("hang"), call("coro", seconds=9, tag=""), call("plain", seconds=0, tag="x")],
         )
         (results,) = finish(runner, 0).values()
         assert [result.status for result in results] == ["timeout", "timeout", "timeout", "ok"]
-        assert results[0].text == "Error: tool 'hang' did not finish within 0.1 seconds."
-        assert all(0.1 <= result.seconds < 1 for result in results[:3])
+        assert results[0].text == "Error: tool 'hang' did not finish within 0.3 seconds."
+        assert all(0.3 <= result.seconds < 2 for result in results[:3])
         release.set()
         time.sleep(0.05)
         assert runner.ready() == []
@@ -301,9 +301,9 @@ def test_timeout_frees_the_slot_and_discards_the_late_result() -> None:
 
 
 def test_status_does_not_depend_on_when_the_driver_polls() -> None:
-    with ToolRunner(SLEEPERS, tool_timeout_s=0.1) as runner:
-        runner.submit(0, [call("plain", seconds=0.2, tag="late"), call("coro", seconds=0, tag="")])
-        time.sleep(0.4)
+    with ToolRunner(SLEEPERS, tool_timeout_s=0.3) as runner:
+        runner.submit(0, [call("plain", seconds=0.5, tag="late"), call("coro", seconds=0, tag="")])
+        time.sleep(0.9)
         ((_, results),) = runner.ready()
     assert [result.status for result in results] == ["timeout", "ok"]
 
@@ -400,7 +400,7 @@ def test_close_ends_in_bounded_time_and_lets_tools_clean_up(monkeypatch: pytest.
     start = time.monotonic()
     runner.close()
     runner.close()
-    assert time.monotonic() - start < 1.5
+    assert time.monotonic() - start < 3
     assert cleaned.is_set()
     assert runner.ready() == [] and not runner.wait(1.0)
     with pytest.raises(RuntimeError, match="submit was called after close"):

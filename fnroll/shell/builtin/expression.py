@@ -27,7 +27,7 @@ _TOKEN = re.compile(
 )
 _SYNONYMS = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-"})
 _LEFT = {"+": 10, "-": 10, "*": 20, "/": 20, "//": 20, "%": 20}
-_UNARY, _POWER = 30, 40
+_UNARY = 30
 
 
 class CalculatorError(ValueError):
