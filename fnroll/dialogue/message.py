@@ -1,51 +1,50 @@
-"""What an assistant turn says, as plain values."""
+"""What a sampled turn says: its text, its reasoning, its tool calls and the calls that could not be read."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
+Span = tuple[int, int]
+"""Half-open range of characters of the sampled text."""
+
 
 @dataclass(frozen=True)
 class ToolCall:
-    """One tool call that a turn asks for.
-
-    Attributes:
-        name: the tool's name as the model wrote it.
-        arguments: argument name to JSON value.
-        span: start and end of the call in the turn's text, in characters.
-    """
+    """One well-formed call, as the model wrote it."""
 
     name: str
+    """Name of the tool, not looked up: it may be unknown."""
     arguments: dict[str, Any]
-    span: tuple[int, int]
+    """Decoded arguments; not validated against the tool's schema."""
+    span: Span
+    """Where the call stands in the sampled text, markers included."""
 
 
 @dataclass(frozen=True)
 class ParseError:
-    """A part of a turn that looks like a tool call and is none.
-
-    Attributes:
-        text: one sentence for the model: what is wrong.
-        span: start and end of the part in the turn's text, in characters.
-    """
+    """One attempt at a call that could not be read."""
 
     text: str
-    span: tuple[int, int]
+    """One sentence that can be shown to the model in place of a tool output."""
+    span: Span
+    """Where the attempt stands in the sampled text."""
 
 
 @dataclass(frozen=True)
 class Message:
-    """An assistant turn, parsed.
-
-    Attributes:
-        content: the text outside reasoning and tool calls.
-        reasoning: the text inside reasoning blocks.
-        calls: the well-formed tool calls, in order.
-        errors: the malformed ones, in order.
-    """
+    """A parsed turn."""
 
     content: str
-    reasoning: str
+    """Text outside calls and reasoning, joined in order; framing newlines at both ends are removed."""
+    reasoning: str | None
+    """Text of the reasoning blocks, or `None` when there is none."""
     calls: tuple[ToolCall, ...]
+    """Well-formed calls, in order."""
     errors: tuple[ParseError, ...]
+    """Malformed calls, in order."""
+
+    @property
+    def outcomes(self) -> tuple[ToolCall | ParseError, ...]:
+        """Calls and errors together, in the order in which the model wrote them."""
+        return tuple(sorted((*self.calls, *self.errors), key=lambda outcome: outcome.span))

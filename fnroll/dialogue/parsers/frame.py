@@ -1,0 +1,101 @@
+"""A call read at its opening marker: how it becomes a call or an error, and where reading goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fnroll.dialogue.message import ParseError, Span, ToolCall
+from fnroll.dialogue.parsers.scan import Malformed, Scan, decode_json
+
+_KINDS = {str: "a string", list: "an array", bool: "a boolean", int: "a number", float: "a number"}
+_SHOWN = 60
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What stands at an opening marker."""
+
+    end: int
+    """Where reading goes on."""
+    outcomes: tuple[ToolCall | ParseError, ...]
+    """Calls and errors found, in order; none for an empty section."""
+
+
+def show(text: str) -> str:
+    """Quote a piece of the model's text for an error message, shortened and always encodable."""
+    short = text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
+    return '"' + short.encode("utf-8", "replace").decode("utf-8") + '"'
+
+
+def call_or_error(name: Any, arguments: Any, span: Span) -> ToolCall | ParseError:
+    """Check a call's name and arguments.
+
+    Args:
+      name: must be a non-empty string.
+      arguments: an object, or a string that decodes to one.
+      span: of the call.
+    """
+    if not isinstance(name, str) or not name.strip():
+        return failure("its name is missing or is not a string", span)
+    if isinstance(arguments, str):
+        try:
+            arguments = decode_json(arguments)
+        except Malformed as error:
+            return failure(f"the arguments of {show(name)} are a string, and {error.text}", span)
+    if not isinstance(arguments, dict):
+        kind = _KINDS.get(type(arguments), "null")
+        return failure(f"the arguments of {show(name)} must be an object, not {kind}", span)
+    return ToolCall(name, arguments, span)
+
+
+def call_from_json(value: Any, span: Span) -> ToolCall | ParseError:
+    """Check a decoded `{"name": ..., "arguments": {...}}`; `parameters` is the same as `arguments`."""
+    if not isinstance(value, dict):
+        return failure('it must be one JSON object with "name" and "arguments"', span)
+    for key in ("arguments", "parameters"):
+        if key in value:
+            return call_or_error(value.get("name"), value[key], span)
+    unknown = [key for key in value if key not in ("name", "type", "id")]
+    if unknown:
+        # Running the tool with no arguments would hide what the model wrote under another key.
+        return failure(f'it has {show(unknown[0])} instead of "arguments"', span)
+    return call_or_error(value.get("name"), {}, span)
+
+
+def failure(reason: str, span: Span) -> ParseError:
+    """The error of one call: `reason` completes the sentence."""
+    return ParseError(f"The tool call could not be read: {reason}.", span)
+
+
+def broken(scan: Scan, start: int, error: Malformed, closers: Sequence[str], openers: Sequence[str]) -> Frame:
+    """The frame of a malformed call.
+
+    It ends with the first closing marker after the place where reading stopped, but never reaches into the
+    next call: the good calls of a turn survive a bad one.
+    """
+    if error.end is not None:
+        return Frame(error.end, (failure(error.text, (start, error.end)),))
+    at = max(error.at, start + 1)
+    fresh, _ = scan.first(tuple(openers), at)
+    close, marker = scan.first(tuple(closers), at)
+    end = close + len(marker) if close < fresh else fresh
+    return Frame(end, (failure(error.text, (start, end)),))
+
+
+def closed(scan: Scan, at: int, closer: str, openers: Sequence[str]) -> int:
+    """Where a call ends whose JSON ends at `at`.
+
+    A missing closing marker is accepted, because the JSON is complete; text before the marker is not.
+
+    Raises:
+      Malformed: there is text between the JSON and the closing marker.
+    """
+    after = scan.skip_space(at)
+    if scan.is_at(closer, after):
+        return after + len(closer)
+    close = scan.find(closer, after)
+    if close == -1 or scan.first(tuple(openers), at)[0] < close:
+        return at
+    raise Malformed("there is text after its JSON", at)

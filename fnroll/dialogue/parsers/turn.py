@@ -1,0 +1,217 @@
+"""The walk over a sampled turn: reasoning, calls and text, told apart in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from fnroll.dialogue.message import Message, ParseError, ToolCall
+from fnroll.dialogue.parsers.frame import Frame
+from fnroll.dialogue.parsers.scan import Scan
+from fnroll.dialogue.parsers.schema import parameter_schemas
+
+THINK = ("<think>", "</think>")
+
+Tools = Sequence[dict[str, Any]]
+Schemas = Mapping[str, Mapping[str, Any]]
+
+
+class Parser(Protocol):
+    """Anything that turns sampled text into a message."""
+
+    def parse(self, text: str, *, prefix: str, tools: Tools) -> Message:
+        """Parse one turn; never raises.
+
+        Args:
+          text: the sampled turn, decoded with special tokens kept; its stop token may still be there.
+          prefix: the generation prompt, or any longer tail of the prompt.
+          tools: JSON-schema tools, in OpenAI's form or bare.
+        """
+        ...
+
+
+class Format(Protocol):
+    """One way of writing calls."""
+
+    @property
+    def openers(self) -> tuple[str, ...]:
+        """Markers at which a call, or a section of calls, may begin."""
+        ...
+
+    @property
+    def is_quoted(self) -> bool:
+        """Whether text values are quoted, so that a marker inside one is surely data."""
+        ...
+
+    def read(self, scan: Scan, start: int, opener: str, schemas: Schemas) -> Frame | None:
+        """Read what begins with `opener` at `start`; `None` if it is ordinary text.
+
+        An empty `opener` means the first visible character of the answer.
+        """
+        ...
+
+
+@dataclass
+class _Walk:
+    """What was read so far. `parts` holds text and outcomes in order, until they are told apart."""
+
+    parts: list[str | ToolCall | ParseError] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    closer: str = ""
+    """Closing marker of the reasoning block that is open, or empty."""
+    block: int = 0
+    """Where the open block begins in `parts`."""
+    since: int = 0
+    """Where the open block begins in the text."""
+    is_visible: bool = False
+    """Whether anything but white space and reasoning was read."""
+    may_be_open: bool = True
+    """Whether a closing marker without an opening one still ends a block that began before the text."""
+
+    def add(self, *parts: str | ToolCall | ParseError) -> None:
+        self.parts.extend(parts)
+        if not self.is_visible and not self.closer:
+            self.is_visible = any(not isinstance(part, str) or part.strip() for part in parts)
+
+    def open(self, closer: str, since: int) -> None:
+        self.closer, self.block, self.since, self.may_be_open = closer, len(self.parts), since, False
+
+    def close(self, text: str, at: int) -> None:
+        """End the block: what looked like a call in it was only thought about."""
+        del self.parts[self.block :]
+        self.is_visible = bool(self.parts) and self.is_visible
+        self.reasoning.append(text[self.since : at])
+        self.closer, self.block, self.may_be_open = "", len(self.parts), False
+
+    def message(self) -> Message:
+        texts = [(i, part) for i, part in enumerate(self.parts) if isinstance(part, str)]
+        border = self.block if self.closer else len(self.parts)
+        content = "".join(part for i, part in texts if i < border)
+        thoughts = [*self.reasoning, "".join(part for i, part in texts if i >= border)]
+        reasoning = "\n".join(kept for thought in thoughts if (kept := trim(thought)))
+        return Message(
+            content=trim(content),
+            reasoning=reasoning or None,
+            calls=tuple(part for part in self.parts if isinstance(part, ToolCall)),
+            errors=tuple(part for part in self.parts if isinstance(part, ParseError)),
+        )
+
+
+@dataclass(frozen=True)
+class TurnParser:
+    """A parser for the families that mark calls and reasoning inside running text.
+
+    A call in a closed reasoning block is not a call. A call in a block that is still open at the end of
+    the turn is one: the model acted before it closed the block.
+    """
+
+    formats: tuple[Format, ...]
+    stops: tuple[str, ...]
+    """Stop tokens, removed from the end of the text."""
+    heads: tuple[str, ...] = ()
+    """Markers that begin an assistant's turn: what stands before the last one in the prompt is over."""
+    thoughts: tuple[tuple[str, str], ...] = (THINK,)
+    """Opening and closing markers of reasoning."""
+    ignored: tuple[str, ...] = ()
+    """Markers that only group calls or text; they are no content."""
+    interrupts: tuple[str, ...] = ()
+    """Markers that end a reasoning block which was not closed."""
+    leads: bool = False
+    """Whether a call may begin an answer without any marker."""
+
+    def parse(self, text: str, *, prefix: str, tools: Tools) -> Message:
+        """Parse one turn; see `Parser.parse`."""
+        scan = Scan(text, end_of_turn(text, self.stops))
+        schemas = parameter_schemas(tools)
+        walk = self._begin(prefix)
+        at = 0 if walk.closer else self._lead(scan, 0, walk, schemas)
+        while at < scan.limit:
+            at = self._step(scan, at, walk, schemas)
+        return walk.message()
+
+    def _begin(self, prefix: str) -> _Walk:
+        """The state in which the prompt leaves the turn."""
+        tail = max(
+            (prefix.rfind(mark) + len(mark) for mark in self.stops + self.heads if mark in prefix), default=0
+        )
+        walk = _Walk()
+        for opener, closer in self.thoughts:
+            opened, shut = prefix.rfind(opener, tail), prefix.rfind(closer, tail)
+            if opened > shut:
+                walk.open(closer, 0)
+            elif shut != -1:
+                walk.may_be_open = False
+        return walk
+
+    def _step(self, scan: Scan, at: int, walk: _Walk, schemas: Schemas) -> int:
+        """Read up to and including the next marker; return where to go on."""
+        begin, marker = scan.first(self._markers(walk), at)
+        walk.add(scan.text[at:begin])
+        after = begin + len(marker)
+        if not marker:
+            return begin
+        if any(marker == closer for _, closer in self.thoughts) or (
+            walk.closer and marker in self.interrupts
+        ):
+            walk.close(scan.text, begin)
+            return self._lead(scan, after, walk, schemas)
+        if marker in self.ignored:
+            return after
+        for opener, closer in self.thoughts:
+            if marker == opener:
+                return self._open(scan, begin, opener, closer, walk)
+        return self._call(scan, begin, marker, walk, schemas)
+
+    def _markers(self, walk: _Walk) -> tuple[str, ...]:
+        openers = tuple(opener for form in self.formats for opener in form.openers)
+        if walk.closer:
+            return (*openers, walk.closer, *self.interrupts)
+        closers = tuple(closer for _, closer in self.thoughts) if walk.may_be_open else ()
+        return openers + closers + self.ignored + tuple(opener for opener, _ in self.thoughts)
+
+    def _open(self, scan: Scan, begin: int, opener: str, closer: str, walk: _Walk) -> int:
+        after = begin + len(opener)
+        if not walk.is_visible or scan.find(closer, after) != -1:
+            walk.open(closer, after)
+        else:
+            # An answer that mentions the marker and goes on is not a thought.
+            walk.add(opener)
+        return after
+
+    def _call(self, scan: Scan, begin: int, opener: str, walk: _Walk, schemas: Schemas) -> int:
+        form = next(form for form in self.formats if opener in form.openers)
+        shut = scan.find(walk.closer, begin) if walk.closer else -1
+        # Without quotes nothing tells a closing marker inside a value from a real one: the first one counts.
+        reach = scan.within(shut) if shut != -1 and not form.is_quoted else scan
+        frame = form.read(reach, begin, opener, schemas)
+        if frame is None:
+            walk.add(opener)
+            return begin + len(opener)
+        if -1 < shut < frame.end and any(isinstance(outcome, ParseError) for outcome in frame.outcomes):
+            walk.add(scan.text[begin:shut])
+            return shut
+        walk.add(*frame.outcomes)
+        return frame.end
+
+    def _lead(self, scan: Scan, at: int, walk: _Walk, schemas: Schemas) -> int:
+        """Read calls that begin an answer without a marker."""
+        begin = scan.skip_space(at)
+        for form in self.formats if self.leads and begin < scan.limit else ():
+            if frame := form.read(scan, begin, "", schemas):
+                walk.add(*frame.outcomes)
+                return frame.end
+        return at
+
+
+def end_of_turn(text: str, stops: Sequence[str]) -> int:
+    """Length of `text` without the stop tokens at its end."""
+    end = len(text)
+    while cut := next((len(stop) for stop in stops if text.endswith(stop, 0, end)), 0):
+        end -= cut
+    return end
+
+
+def trim(text: str) -> str:
+    """Without framing newlines; white space alone is nothing."""
+    return text.strip("\n") if text.strip() else ""
