@@ -1,4 +1,7 @@
-"""The public suite `canitoolcall`, against the parsers."""
+"""The public suite `canitoolcall`, against every parser.
+
+`pytest tests/dialogue/test_parser_conformance.py -k scores -s` prints the columns of docs/parsers.md.
+"""
 
 import json
 from collections import Counter
@@ -18,8 +21,15 @@ results = pytest.importorskip("canitoolcall.results", reason=WHY)
 PARSERS = {
     "qwen3-hermes": "hermes",
     "qwen3-xml": "qwen3_coder",
+    "llama": "llama",
+    "gpt-oss": "gpt_oss",
+    "mistral": "mistral",
+    "gemma4": "gemma4",
+    "glm": "glm",
+    "deepseek": "deepseek",
+    "kimi": "kimi",
 }
-FIRST = tuple(PARSERS)
+FIRST = ("qwen3-hermes", "qwen3-xml")
 
 
 @cache
@@ -68,14 +78,15 @@ def test_first_families_have_all_calls_right(fixture):
 
 def test_scores(capsys):
     total, calls, full = Counter(), Counter(), Counter()
-    for fixture in fixtures.load_fixtures(families=list(FIRST)):
+    for fixture in fixtures.load_fixtures():
         message = parse(fixture)
         total[fixture.family] += 1
         calls[fixture.family] += has_right_calls(fixture, message)
         full[fixture.family] += not problem(fixture, message)
-    for family in FIRST:
+    for family in PARSERS:
         print(f"| {family} | {total[family]} | {calls[family]} | {full[family]} |")
     print(f"| all | {total.total()} | {calls.total()} | {full.total()} |")
-    assert total.total() == 104
+    assert total.total() == 469
     assert all(calls[family] == total[family] for family in FIRST)
     assert sum(full[family] for family in FIRST) >= 102
+    assert calls.total() >= 0.95 * total.total()

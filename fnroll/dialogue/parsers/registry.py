@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from importlib.metadata import entry_points
 
+from fnroll.dialogue.parsers.deepseek import DEEPSEEK
+from fnroll.dialogue.parsers.gemma4 import GEMMA4
+from fnroll.dialogue.parsers.glm import GLM
+from fnroll.dialogue.parsers.gpt_oss import GPT_OSS
 from fnroll.dialogue.parsers.hermes import HERMES
+from fnroll.dialogue.parsers.kimi import KIMI
+from fnroll.dialogue.parsers.llama import LLAMA
+from fnroll.dialogue.parsers.mistral import MISTRAL
 from fnroll.dialogue.parsers.qwen3_coder import QWEN3_CODER
 from fnroll.dialogue.parsers.turn import Parser
 
@@ -12,7 +19,14 @@ ENTRY_POINTS = "fnroll.parsers"
 """Group of entry points under which packages offer parsers; each is loaded when it is first asked for."""
 
 _parsers: dict[str, Parser] = {
+    "deepseek": DEEPSEEK,
+    "gemma4": GEMMA4,
+    "glm": GLM,
+    "gpt_oss": GPT_OSS,
     "hermes": HERMES,
+    "kimi": KIMI,
+    "llama": LLAMA,
+    "mistral": MISTRAL,
     "qwen3_coder": QWEN3_CODER,
 }
 

@@ -10,7 +10,7 @@ MAX_DEPTH = 128
 """Deepest nesting of a call's arguments; deeper values would overflow the stack of whoever prints them."""
 
 _SPACE = re.compile(r"\s*+")
-_FIRST_WINDOW = 1024
+_FIRST_WINDOW = 256
 # A literal, number or escape cut by the end of a window is reported within this many characters of it.
 _CUT_MARGIN = 16
 
@@ -109,7 +109,8 @@ def read_json(scan: Scan, start: int) -> tuple[Any, int]:
             value, used = _STRICT.raw_decode(window)
         except json.JSONDecodeError as error:
             if start + width >= scan.limit or not _is_cut(error, len(window)):
-                raise Malformed(f"it is not valid JSON ({error.msg})", start + error.pos) from None
+                reason = f"it is not valid JSON ({error.msg} at character {error.pos + 1})"
+                raise Malformed(reason, start + error.pos) from None
             width *= 2
         except RecursionError:
             raise Malformed("its arguments are nested too deeply", start) from None

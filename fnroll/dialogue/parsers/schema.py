@@ -13,7 +13,6 @@ _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _BOOLEANS = {"true": True, "True": True, "false": False, "False": False}
 _JSON_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
-_MAX_REFERENCES = 8
 
 
 def parameter_schemas(tools: Sequence[Any]) -> dict[str, Mapping[str, Any]]:
@@ -42,7 +41,8 @@ def convert(text: str, parameters: Mapping[str, Any], name: str) -> Any:
       parameters: schema of all of the tool's parameters.
       name: of the parameter.
     """
-    types = set(_types(_mapping(_mapping(parameters.get("properties")).get(name)), parameters))
+    schema = _mapping(_mapping(parameters.get("properties")).get(name))
+    types = set(_types(schema, parameters, set()))
     plain = text.strip()
     if "null" in types and (plain == "null" or (plain == "None" and "string" not in types)):
         return None
@@ -74,27 +74,23 @@ def _number(text: str, types: set[str]) -> int | float | None:
     return int(value) if value.is_integer() and "string" not in types else None
 
 
-def _types(
-    schema: Mapping[str, Any], root: Mapping[str, Any], budget: int = _MAX_REFERENCES
-) -> Iterator[str]:
-    """Names of all JSON types that a schema admits; none if it does not say."""
-    if budget == 0:
-        return
+def _types(schema: Mapping[str, Any], root: Mapping[str, Any], seen: set[str]) -> Iterator[str]:
+    """Names of all JSON types that a schema admits; none if it does not say.
+
+    `seen` are the references followed so far: a recursive schema refers to itself.
+    """
     declared = schema.get("type")
-    yield from (
-        kind
-        for kind in ([declared] if isinstance(declared, str) else _list(declared))
-        if isinstance(kind, str)
-    )
+    yield from (kind for kind in [declared, *_list(declared)] if isinstance(kind, str))
     if schema.get("nullable") is True:
         yield "null"
     for value in [*_list(schema.get("enum")), *([schema["const"]] if "const" in schema else [])]:
         yield _JSON_TYPES.get(type(value), "null")
-    if isinstance(reference := schema.get("$ref"), str):
-        yield from _types(_resolve(reference, root), root, budget - 1)
+    if isinstance(reference := schema.get("$ref"), str) and reference not in seen:
+        seen.add(reference)
+        yield from _types(_resolve(reference, root), root, seen)
     for key in ("anyOf", "oneOf", "allOf"):
         for option in _list(schema.get(key)):
-            yield from _types(_mapping(option), root, budget - 1)
+            yield from _types(_mapping(option), root, seen)
 
 
 def _resolve(reference: str, root: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -1,0 +1,70 @@
+"""DeepSeek: sections of JSON calls (V3, V3.1), and the tagged form DSML (V3.2 and later)."""
+
+from __future__ import annotations
+
+import re
+
+from fnroll.dialogue.parsers.scan import Scan
+from fnroll.dialogue.parsers.section import Sections
+from fnroll.dialogue.parsers.tagged import Tags
+from fnroll.dialogue.parsers.turn import TurnParser
+
+_SEPARATOR = "<｜tool▁sep｜>"
+_FENCED_NAME = re.compile(r"\s*+(?P<name>[^\n{]+)\n\s*+(?:```(?:json)?)?")
+
+
+def _read_header(scan: Scan, begin: int, end: int) -> tuple[str, int]:
+    """V3 writes `function`, the separator, the name and a fenced block; V3.1 the name and the separator."""
+    kind = scan.text[begin : end - len(_SEPARATOR)].strip()
+    fenced = scan.match(_FENCED_NAME, end) if kind == "function" else None
+    return (fenced["name"].strip(), fenced.end()) if fenced else (kind, end)
+
+
+def _skip_fence(scan: Scan, at: int) -> int:
+    after = scan.skip_space(at)
+    return after + 3 if scan.is_at("```", after) else at
+
+
+def _dsml(gap: str, groups: str) -> Tags:
+    """DSML with `gap` after the marker; `groups` are the names of the tag around the calls."""
+    opening, closing = rf"<｜DSML｜{gap}", rf"</｜DSML｜{gap}"
+    after_call = rf"\s*+(?:{opening}invoke |{closing}(?:{groups})>|\Z)"
+    body = rf"\s*+(?:{opening}parameter |{closing}invoke>)"
+    return Tags(
+        openers=(f"<｜DSML｜{gap}invoke",),
+        closers=(f"</｜DSML｜{gap}invoke>",),
+        call=re.compile(rf'{opening}invoke\s++name="(?P<name>[^"<>]*)"\s*+(?P<empty>/)?>'),
+        parameter=re.compile(
+            rf'{opening}parameter\s++name="(?P<name>[^"<>]*)"(?:\s++string="(?P<kind>true|false)")?\s*+>'
+        ),
+        damaged=re.compile(rf"{opening}parameter[^<>]*>?"),
+        value_end=f"</｜DSML｜{gap}parameter>",
+        follows=re.compile(rf"{body}|\s*+\Z"),
+        boundary=re.compile(
+            rf'(?P<fresh>{opening}invoke\s++name="[^"<>]*"\s*+>{body})|{closing}invoke>(?={after_call})'
+        ),
+        end=re.compile(rf"{closing}invoke>"),
+    )
+
+
+_GROUPS = ("function_calls", "tool_calls", " calls")
+
+DEEPSEEK = TurnParser(
+    formats=(
+        Sections(
+            begin="<｜tool▁calls▁begin｜>",
+            end="<｜tool▁calls▁end｜>",
+            call_begin="<｜tool▁call▁begin｜>",
+            call_end="<｜tool▁call▁end｜>",
+            separator=_SEPARATOR,
+            read_header=_read_header,
+            skip_trailer=_skip_fence,
+        ),
+        _dsml("", "function_calls|tool_calls"),
+        _dsml(" ", "calls"),
+    ),
+    stops=("<｜end▁of▁sentence｜>",),
+    heads=("<｜Assistant｜>", "<｜User｜>"),
+    ignored=tuple(f"{slash}｜DSML｜{group}>" for group in _GROUPS for slash in ("<", "</")),
+)
+"""Parser of DeepSeek V3, V3.1, V3.2 and V4."""

@@ -1,0 +1,66 @@
+"""Engine of the formats that put JSON calls between special tokens, inside one section per turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fnroll.dialogue.message import ParseError, ToolCall
+from fnroll.dialogue.parsers.frame import Frame, broken, call_or_error, closed, failure
+from fnroll.dialogue.parsers.scan import Malformed, Scan, read_json
+from fnroll.dialogue.parsers.turn import Schemas
+
+
+@dataclass(frozen=True)
+class Sections:
+    """One such format; a `Format`. Text inside a section and outside its calls is noise."""
+
+    begin: str
+    end: str
+    call_begin: str
+    call_end: str
+    separator: str
+    """Stands in a call between its header and its JSON."""
+    read_header: Callable[[Scan, int, int], tuple[str, int]]
+    """Reads the name from the header's start and the separator's end; returns it and where the JSON is."""
+    skip_trailer: Callable[[Scan, int], int] = Scan.skip_space
+    """Skips what may stand between a call's JSON and its closing token."""
+    is_quoted: bool = True
+
+    @property
+    def openers(self) -> tuple[str, ...]:
+        """The section's token, and the call's for a call without a section."""
+        return (self.begin, self.call_begin)
+
+    def read(self, scan: Scan, start: int, opener: str, schemas: Schemas) -> Frame | None:
+        """Read a section or one call; see `Format.read`."""
+        if opener == self.call_begin:
+            return self._read_call(scan, start)
+        outcomes: list[ToolCall | ParseError] = []
+        at = start + len(opener)
+        while True:
+            begin, marker = scan.first((self.call_begin, self.end), at)
+            if marker != self.call_begin:
+                break
+            frame = self._read_call(scan, begin)
+            outcomes.extend(frame.outcomes)
+            at = frame.end
+        # A section that is not closed ends with its last call: what follows may be the answer.
+        end = begin + len(marker) if marker or not outcomes else at
+        if not outcomes and scan.text[at:begin].strip():
+            outcomes.append(failure("there is no call in the section of calls", (start, end)))
+        return Frame(end, tuple(outcomes))
+
+    def _read_call(self, scan: Scan, start: int) -> Frame:
+        begin = start + len(self.call_begin)
+        others = (self.call_begin, self.end)
+        try:
+            split, marker = scan.first((self.separator, self.call_end, *others), begin)
+            if marker != self.separator:
+                raise Malformed("its name is not followed by its arguments", begin)
+            name, at = self.read_header(scan, begin, split + len(marker))
+            arguments, at = read_json(scan, scan.skip_space(at))
+            end = closed(scan, self.skip_trailer(scan, at), self.call_end, others)
+        except Malformed as error:
+            return broken(scan, start, error, (self.call_end,), others)
+        return Frame(end, (call_or_error(name, arguments, (start, end)),))
