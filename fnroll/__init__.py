@@ -1,5 +1,7 @@
 """Multi-turn, tool-calling language-model rollouts as pure functions on an immutable value."""
 
+from fnroll.dialogue.message import ToolCall
+from fnroll.dialogue.tool import Tool, ToolError, ToolSet
 from fnroll.shell.batch import RolloutBatch, RolloutRequest
 from fnroll.shell.config import RolloutConfig, SamplingConfig
 from fnroll.shell.profile import Profile
@@ -20,6 +22,10 @@ __all__ = [
     "RolloutRequest",
     "SamplingConfig",
     "Status",
+    "Tool",
+    "ToolCall",
+    "ToolError",
+    "ToolSet",
     "__version__",
     "generate",
     "read_prompts",

@@ -60,7 +60,9 @@ def pad_counted_as_history(logits, tokens, length, penalty, penalise=logits_modu
 
 def idle_rows_append_to_line_0(records, line, tokens, count, *, log_probs, version, append=steps.append):
     sink = records.length.shape[0] - 1
-    return append(records, torch.where(line == sink, 0, line), tokens, count, log_probs=log_probs, version=version)
+    return append(
+        records, torch.where(line == sink, 0, line), tokens, count, log_probs=log_probs, version=version
+    )
 
 
 def tokens_beyond_the_window(params, state, rows, end, model, width, window, feed=steps._feed):
@@ -72,8 +74,6 @@ def stale_cache_of_the_last_owner(state, *, static=False, admit=steps.admit):
     length = new.records.length[torch.where(admitted == Rows.IDLE, new.num_records, admitted)]
     claimed = torch.where(admitted == Rows.IDLE, new.rows.cached, (length - 1).clamp(min=0))
     return replace(new, rows=replace(new.rows, cached=claimed)), admitted
-
-
 
 
 MUTANTS = {

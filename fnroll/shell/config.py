@@ -81,8 +81,12 @@ class RolloutConfig:
     """Keep the log-probs in the records."""
     progress: bool | None = None
     """Show a progress bar on standard error; None shows it on a terminal."""
+    allow_control_tokens: bool = False
+    """Let control tokens spelled in a tool output become control tokens; by default they are plain text."""
     log: str | None = None
-    """Path of the effect log to write: tool calls and their results as JSON Lines."""
+    """Path of the effect log: tool calls and their results as JSON Lines, appended; `{step}` is the step."""
+    replay: str | None = None
+    """Path of an effect log to answer all tool calls from; no tool is called then."""
 
     def __post_init__(self) -> None:
         check = functools.partial(check_int, type(self).__name__)
@@ -102,3 +106,7 @@ class RolloutConfig:
         check("max_concurrent_tools", self.max_concurrent_tools, least=1)
         check_bool(name, "return_log_probs", self.return_log_probs)
         check_bool(name, "progress", self.progress, optional=True)
+        check_bool(name, "allow_control_tokens", self.allow_control_tokens)
+        for path in ("log", "replay"):
+            if not isinstance(getattr(self, path), str | None):
+                fail(name, path, getattr(self, path), "a path, or None")

@@ -36,6 +36,10 @@ class Flight:
     """Length at which the present turn must stop."""
     limit_reason: Reason = Reason.LENGTH
     """What a cut at `limit` means."""
+    turn_start: int = 0
+    """Place of the present turn's first sampled token."""
+    is_exact: bool = True
+    """Whether the record's text is what the chat template writes for its conversation."""
     length: int = 0
     """Tokens in use when last read."""
     num_sampled: int = 0
@@ -43,6 +47,16 @@ class Flight:
     num_cut: int = 0
     """Tool outputs that were cut."""
     tool_calls: list[dict[str, object]] = field(default_factory=list)
+
+    @property
+    def prompt_id(self) -> int | str:
+        """What tells prompts apart."""
+        return 0 if self.record.prompt_id is None else self.record.prompt_id
+
+    @property
+    def sample(self) -> int:
+        """Index of the sample of its prompt."""
+        return self.record.sample or 0
 
 
 @dataclass(frozen=True)
@@ -71,9 +85,11 @@ class Return:
 
     flight: Flight
     ids: list[int]
-    """To append; empty ends the record with `reason`."""
+    """To append before the next turn."""
     limit: int = 0
     limit_reason: Reason = Reason.LENGTH
+    status: Status | None = None
+    """How the record ends instead, as it stands."""
     reason: Reason | None = None
 
 
@@ -149,7 +165,7 @@ class Driver:
                 return
             lines, self._free_lines = self._free_lines[: len(new)], self._free_lines[len(new) :]
             for line, flight in zip(lines, new, strict=True):
-                flight.length = len(flight.prompt_ids)
+                flight.length = flight.turn_start = len(flight.prompt_ids)
                 self._lines[line] = flight
                 self._line_of[flight.index] = line
             self._queued.update(lines)
@@ -241,15 +257,17 @@ class Driver:
 
     def _take_returned(self, turns: Turns) -> Iterator[Ended]:
         returned = turns.take_returned()
-        for back in (item for item in returned if item.reason is not None):
-            line = self._line_of[back.flight.index]
-            yield self._close(line, self.read([line])[0], Status.TRUNCATED, back.reason or Reason.TOOL_OUTPUT)
-        going_on = [item for item in returned if item.reason is None]
+        for back in returned:
+            if back.status is not None and back.reason is not None:
+                line = self._line_of[back.flight.index]
+                yield self._close(line, self.read([line])[0], back.status, back.reason)
+        going_on = [item for item in returned if item.status is None]
         if not going_on:
             return
         lines = [self._line_of[item.flight.index] for item in going_on]
         for item in going_on:
             item.flight.length += len(item.ids)
+            item.flight.turn_start = item.flight.length
             item.flight.limit, item.flight.limit_reason = item.limit, item.limit_reason
         self._queued.update(lines)
         self.state = self.steps.append_tool(

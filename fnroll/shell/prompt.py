@@ -7,24 +7,35 @@ import os
 from pathlib import Path
 from typing import Any
 
-from fnroll.shell.config import RolloutConfig
+from fnroll.dialogue.chat import Chat, Segment
 from fnroll.shell.record import RolloutRecord
 
 
 class Prompts:
-    """Encodes prompts with one tokenizer, and checks the ids against one vocabulary."""
+    """Encodes prompts with one tokenizer, and checks the ids against one vocabulary.
 
-    def __init__(self, tokenizer: Any, vocab_size: int, config: RolloutConfig) -> None:
-        self.tokenizer, self.vocab_size = tokenizer, vocab_size
-        self._template_kwargs = dict(config.chat_template_kwargs)
+    Args:
+      tokenizer: None if all prompts are ids.
+      chat: of the tokenizer, None if it has no chat template.
+      vocab_size: ids are below it.
+    """
 
-    def encode(self, record: RolloutRecord) -> list[int]:
-        """Return the ids of a record's prompt.
+    def __init__(self, tokenizer: Any, chat: Chat | None, vocab_size: int) -> None:
+        self.tokenizer, self.chat, self.vocab_size = tokenizer, chat, vocab_size
+
+    def encode(self, record: RolloutRecord) -> tuple[list[int], Segment | None]:
+        """Return the ids of a record's prompt, and the conversation it is where that is known.
 
         Raises:
           ValueError: naming the record, if there is nothing to feed or an id is outside the vocabulary.
         """
-        ids = list(record.prompt_ids) if record.prompt_ids is not None else self._render(record)
+        segment = None
+        if record.prompt_ids is not None:
+            ids = list(record.prompt_ids)
+        elif (segment := self._render(record)) is not None:
+            ids = list(segment.ids)
+        else:
+            ids = list(self.tokenizer.encode(self._only_text(record)))
         if not ids:
             raise ValueError(f"{record.label}: the prompt is empty; it must hold at least one token")
         for place, token in enumerate(ids):
@@ -33,9 +44,9 @@ class Prompts:
                     f"{record.label}: prompt_ids[{place}] is {token!r}; ids must be ints from 0 to "
                     f"{self.vocab_size - 1}"
                 )
-        return ids
+        return ids, segment
 
-    def _render(self, record: RolloutRecord) -> list[int]:
+    def _render(self, record: RolloutRecord) -> Segment | None:
         messages = [dict(message) for message in record.messages or ()]
         if not messages:
             raise ValueError(f"{record.label}: the prompt is empty; it must hold at least one message")
@@ -43,17 +54,21 @@ class Prompts:
             raise ValueError(
                 f"{record.label}: a prompt of messages needs a tokenizer; give prompt_ids instead"
             )
-        if getattr(self.tokenizer, "chat_template", None):
-            rendered = self.tokenizer.apply_chat_template(
-                messages, add_generation_prompt=True, return_dict=False, **self._template_kwargs
-            )
-            return list(rendered)
+        if self.chat is None:
+            return None
+        try:
+            return self.chat.render_prompt(messages)
+        except ValueError as error:
+            raise ValueError(f"{record.label}: {error}") from error
+
+    def _only_text(self, record: RolloutRecord) -> str:
+        messages = list(record.messages or ())
         if len(messages) > 1 or messages[0].get("role") != "user":
             raise ValueError(
                 f"{record.label}: the tokenizer has no chat template, so a prompt must be ids or one user "
                 f"message"
             )
-        return list(self.tokenizer.encode(str(messages[0]["content"])))
+        return str(messages[0]["content"])
 
 
 def _parse_line(line: str) -> RolloutRecord:

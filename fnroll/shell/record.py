@@ -80,6 +80,9 @@ class RolloutRecord:
     """Turns that the model took."""
     tool_calls: tuple[Mapping[str, Any], ...] = ()
     """Every call: turn, name, arguments, result and status, in order."""
+    is_exact: bool = True
+    """Whether the text is what the chat template writes for the whole conversation; False where it rewrites
+    earlier turns (drops their reasoning, for example), which a record never does."""
     num_tool_outputs_truncated: int = 0
     """Tool outputs that were cut to `max_tool_output_chars`."""
     response: str | None = None

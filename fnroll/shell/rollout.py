@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, closing
 from typing import Any
 
 import torch
@@ -13,20 +14,30 @@ from torch import Tensor, nn
 from fnroll.core.rng import init_keys
 from fnroll.core.tree import replace
 from fnroll.core.types import Cache, RolloutState, SamplingParams, init_state
+from fnroll.dialogue.chat import Chat, Segment, init_chat
+from fnroll.dialogue.parsers import Parser, detect_parser, get_parser
+from fnroll.dialogue.tool import ToolSet
 from fnroll.models.base import Model
 from fnroll.models.causal_lm import causal_lm
 from fnroll.shell.batch import RolloutBatch, RolloutRequest, hash_prompt_id
+from fnroll.shell.budget import Budget
 from fnroll.shell.checks import check_int
 from fnroll.shell.config import RolloutConfig, SamplingConfig
+from fnroll.shell.conversation import Conversations
 from fnroll.shell.driver import Driver, Ended, Flight
+from fnroll.shell.log import EffectLog
 from fnroll.shell.lowered import LoweredSteps
 from fnroll.shell.profile import Profile
 from fnroll.shell.progress import show_progress
 from fnroll.shell.prompt import Prompts
 from fnroll.shell.record import Message, Reason, RolloutRecord, Status
+from fnroll.shell.replay import ReplayRunner
+from fnroll.shell.result import Runner
+from fnroll.shell.runner import ToolRunner
 
 OnRecord = Callable[[int, RolloutRecord], None]
 _MIN_LINES = 256
+_DEFAULT_PARSER = "hermes"
 
 
 class RolloutInterrupted(KeyboardInterrupt):
@@ -44,16 +55,26 @@ class Rollout:
       model: a Hugging Face causal language model, which is left as it is, or a `fnroll.models.Model`.
       tokenizer: of the model; None if all prompts are ids.
       config: how the rollout is run.
+      tools: what the model may call: functions, objects with `__call__`, `fnroll.Tool`s, or a `ToolSet`.
 
     Raises:
-      ValueError: if model, tokenizer and configuration do not fit together; the message says how.
+      ValueError: if model, tokenizer, tools and configuration do not fit together; the message says how.
     """
 
-    def __init__(self, model: nn.Module | Model, tokenizer: Any, config: RolloutConfig) -> None:
+    def __init__(
+        self,
+        model: nn.Module | Model,
+        tokenizer: Any,
+        config: RolloutConfig,
+        tools: ToolSet | Sequence[Any] = (),
+    ) -> None:
         self.model: Model = model if isinstance(model, Model) else causal_lm(model)
         self.tokenizer, self.config = tokenizer, config
+        self.tools = tools if isinstance(tools, ToolSet) else ToolSet(tools)
         self._check()
-        self._prompts = Prompts(tokenizer, self.model.vocab_size, config)
+        self.multi_turn = bool(len(self.tools)) if config.multi_turn is None else config.multi_turn
+        self._chat = self._init_chat()
+        self._prompts = Prompts(tokenizer, self._chat, self.model.vocab_size)
         self.profile = Profile()
         self.finished = RolloutBatch(())
         """The records that ended in the last `generate` call, also if it raised."""
@@ -84,6 +105,23 @@ class Rollout:
         eos = getattr(self.tokenizer, "eos_token_id", None)
         return [] if eos is None else [int(eos)]
 
+    def _init_chat(self) -> Chat | None:
+        if self.multi_turn and not getattr(self.tokenizer, "chat_template", None):
+            raise ValueError(
+                "multi-turn rollouts need a tokenizer with a chat template, which writes what comes between "
+                "turns"
+            )
+        if self.tokenizer is None or not getattr(self.tokenizer, "chat_template", None):
+            return None
+        return init_chat(
+            self.tokenizer,
+            self.tools.schemas,
+            stop_ids=self.stop_ids,
+            chat_template_kwargs=self.config.chat_template_kwargs,
+            allow_control_tokens=self.config.allow_control_tokens,
+            multi_turn=self.multi_turn,
+        )
+
     @functools.cached_property
     def _steps(self) -> LoweredSteps:
         return LoweredSteps(
@@ -91,7 +129,7 @@ class Rollout:
             backend=self.config.backend,
             max_length=self.config.max_length,
             static=self.config.batching == "static",
-            multi_turn=False,
+            multi_turn=self.multi_turn,
         )
 
     def _init_state(self, num_records: int, sampling: SamplingConfig) -> RolloutState:
@@ -165,8 +203,12 @@ class Rollout:
 
         start = time.perf_counter()
         try:
-            with torch.no_grad(), show_progress(len(records), self.config.progress) as report:
-                for ended in self._run(records, sampling, seed, step, keep):
+            with (
+                torch.no_grad(),
+                show_progress(len(records), self.config.progress) as report,
+                closing(self._run(records, sampling, seed, step, keep)) as ended_records,
+            ):
+                for ended in ended_records:
                     keep(ended.flight.index, self._to_record(ended))
                     report(len(done), self.profile.tokens)
         except KeyboardInterrupt as interrupt:
@@ -179,7 +221,7 @@ class Rollout:
 
     def _run(
         self, records: Sequence[RolloutRecord], sampling: SamplingConfig, seed: int, step: int, keep: OnRecord
-    ) -> Iterator[Ended]:
+    ) -> Generator[Ended, None, None]:
         """Drive what has to be rolled out; hand what has not to `keep` at once."""
         self.model.refresh()
         with self.profile.stage("render"):
@@ -187,19 +229,65 @@ class Rollout:
         if not flights:
             return
         lines = min(len(flights), max(_MIN_LINES, 8 * self.config.rows))
-        driver = Driver(
-            self._init_state(lines, sampling),
-            self._steps,
-            static=self.config.batching == "static",
-            poll_every=self.config.poll_every,
-            profile=self.profile,
-        )
-        yield from driver.run(iter(flights))
+        with ExitStack() as stack:
+            driver = Driver(
+                self._init_state(lines, sampling),
+                self._steps,
+                static=self.config.batching == "static",
+                poll_every=self.config.poll_every,
+                profile=self.profile,
+                turns=self._open_conversations(stack, flights, sampling, step),
+            )
+            yield from driver.run(flight for flight, _ in flights)
         self._buffers = (driver.state.cache.keys, driver.state.cache.values)
+
+    def _open_conversations(
+        self,
+        stack: ExitStack,
+        flights: Sequence[tuple[Flight, Segment | None]],
+        sampling: SamplingConfig,
+        step: int,
+    ) -> Conversations | None:
+        """Start tools and log for one call, to be closed with `stack`; None in single-turn rollouts."""
+        if not self.multi_turn or self._chat is None:
+            return None
+        config = self.config
+        runner: Runner = self._open_runner(step)
+        stack.callback(runner.close)
+        log = None
+        if config.log is not None:
+            log = stack.enter_context(EffectLog.open(config.log.replace("{step}", str(step))))
+        conversations = Conversations(
+            self._chat,
+            self._parser(),
+            self.tools.schemas,
+            runner,
+            Budget(config, sampling),
+            log,
+        )
+        for flight, segment in flights:
+            conversations.start(flight, segment)
+        return conversations
+
+    def _open_runner(self, step: int) -> Runner:
+        if self.config.replay is not None:
+            return ReplayRunner(self.config.replay.replace("{step}", str(step)))
+        return ToolRunner(
+            self.tools,
+            max_concurrent_tools=self.config.max_concurrent_tools,
+            tool_timeout_s=self.config.tool_timeout_s,
+        )
+
+    def _parser(self) -> Parser:
+        name = self.config.tool_call_parser
+        if name == "auto":
+            template = self.tokenizer.get_chat_template(tools=self.tools.schemas or None)
+            name = detect_parser(str(template)) or _DEFAULT_PARSER
+        return get_parser(name)
 
     def _make_flights(
         self, records: Sequence[RolloutRecord], sampling: SamplingConfig, seed: int, step: int, keep: OnRecord
-    ) -> list[Flight]:
+    ) -> list[tuple[Flight, Segment | None]]:
         fresh = [(index, record) for index, record in enumerate(records) if not record.is_rolled_out]
         for index, record in enumerate(records):
             if record.is_rolled_out:
@@ -209,25 +297,16 @@ class Rollout:
         prompt_ids = torch.tensor([hash_prompt_id(_identity(record)) for _, record in fresh])
         samples = torch.tensor([record.sample or 0 for _, record in fresh])
         keys = init_keys(seed, step, prompt_ids, samples)
-        flights = []
+        budget, flights = Budget(self.config, sampling), []
         for (index, record), key in zip(fresh, keys, strict=True):
-            prompt = self._prompts.encode(record)
-            limit, reason = self._first_limit(len(prompt), sampling)
+            prompt, segment = self._prompts.encode(record)
+            limit, reason = budget.limit(len(prompt), 0)
             flight = Flight(index, record, prompt, key, limit, reason)
             if limit > len(prompt):
-                flights.append(flight)
+                flights.append((flight, segment))
             else:
                 keep(index, self._no_room(flight))
         return flights
-
-    def _first_limit(self, length: int, sampling: SamplingConfig) -> tuple[int, Reason]:
-        limit = self.config.max_length
-        if sampling.max_new_tokens is not None:
-            limit = min(limit, length + sampling.max_new_tokens)
-        turn = sampling.max_new_tokens_per_turn
-        if turn is not None and length + turn < limit:
-            return length + turn, Reason.TURN_LENGTH
-        return limit, Reason.LENGTH
 
     def _no_room(self, flight: Flight) -> RolloutRecord:
         """Return the record of a prompt that leaves no room for a token: untouched but for its status."""
@@ -256,6 +335,7 @@ class Rollout:
             reason=ended.reason,
             num_turns=flight.num_turns,
             tool_calls=tuple(flight.tool_calls),
+            is_exact=flight.is_exact,
             num_tool_outputs_truncated=flight.num_cut,
             response=None if self.tokenizer is None else self.tokenizer.decode(tape.tokens[count:]),
         )
@@ -321,6 +401,7 @@ def generate(
     rows: int = 16,
     seed: int = 0,
     step: int = 0,
+    tools: ToolSet | Sequence[Any] = (),
     config: RolloutConfig | None = None,
     **sampling: Any,
 ) -> RolloutBatch:
@@ -335,10 +416,11 @@ def generate(
       rows: records that decode at the same time.
       seed: of the noise.
       step: of the training loop.
+      tools: what the model may call.
       config: all of the configuration; `max_length` and `rows` then come from it.
       **sampling: fields of `SamplingConfig`: `temperature`, `top_k`, ...
     """
     config = RolloutConfig(max_length=max_length, rows=rows) if config is None else config
     request = RolloutRequest([to_record(prompt) for prompt in prompts], n)
-    with Rollout(model, tokenizer, config) as rollout:
+    with Rollout(model, tokenizer, config, tools) as rollout:
         return rollout.generate(request, SamplingConfig(**sampling), seed=seed, step=step)

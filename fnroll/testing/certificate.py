@@ -22,9 +22,7 @@ class Certificate:
     """Nats, over the sampled tokens before the first difference."""
 
 
-def compare_sampled(
-    tokens: Sequence[int], log_probs: Sequence[float], oracle: OracleRecord
-) -> Certificate:
+def compare_sampled(tokens: Sequence[int], log_probs: Sequence[float], oracle: OracleRecord) -> Certificate:
     """Compare a whole tape, prompt and all, with the oracle's.
 
     Args:

@@ -16,7 +16,9 @@ Identity = tuple[int, int]
 """Prompt and sample."""
 
 
-def run_work(model: Model, work: Work, schedule: Schedule, backend: str = "eager") -> dict[Identity, RolloutRecord]:
+def run_work(
+    model: Model, work: Work, schedule: Schedule, backend: str = "eager"
+) -> dict[Identity, RolloutRecord]:
     """Roll out `work` by `schedule`; return each record by its identity."""
     order = schedule.order
     parts = [order[: schedule.split], order[schedule.split :]]
@@ -39,9 +41,7 @@ def _limit(prompt: Sequence[int], work: Work) -> int:
 
 def to_oracle(config: SamplingConfig) -> OracleSampling:
     """Return the sampling parameters as the oracle takes them."""
-    return OracleSampling(
-        config.temperature, config.top_k, config.top_p, config.repetition_penalty or 1.0
-    )
+    return OracleSampling(config.temperature, config.top_k, config.top_p, config.repetition_penalty or 1.0)
 
 
 def run_oracle(forward: Forward, work: Work, stop_ids: Sequence[int]) -> Mapping[Identity, OracleRecord]:

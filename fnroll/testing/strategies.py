@@ -45,7 +45,9 @@ class Schedule:
         )
 
 
-def prompts(vocab_size: int, most: int = 6, longest: int = 9) -> st.SearchStrategy[tuple[tuple[int, ...], ...]]:
+def prompts(
+    vocab_size: int, most: int = 6, longest: int = 9
+) -> st.SearchStrategy[tuple[tuple[int, ...], ...]]:
     """Draw one to `most` prompts of one to `longest` ids."""
     prompt = st.lists(st.integers(0, vocab_size - 1), min_size=1, max_size=longest).map(tuple)
     return st.lists(prompt, min_size=1, max_size=most).map(tuple)

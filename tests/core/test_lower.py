@@ -125,7 +125,9 @@ def test_donated_decode_allocates_nothing_of_the_cache_s_size():
     _, code = run_and_get_code(compiled(donate(decode(model, 64), ALL)), model.params, state)
     sizes = allocations("".join(code))
     assert sizes and max(sizes) < 4 * 510, sizes
-    _, code = run_and_get_code(compiled(decode(model, 64)), model.params, toy_state(rows=4, max_length=509)[1])
+    _, code = run_and_get_code(
+        compiled(decode(model, 64)), model.params, toy_state(rows=4, max_length=509)[1]
+    )
     assert max(allocations("".join(code))) >= 4 * 510
 
 

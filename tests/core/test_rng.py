@@ -66,7 +66,7 @@ def test_noise_is_standard_gumbel():
     noise = gumbel(key, torch.zeros(4, dtype=torch.int64), 100_000).double().flatten()
     count = noise.numel()
     assert noise.isfinite().all()
-    # Mean and variance within five standard errors: a false alarm once in a million runs, and the key is fixed.
+    # Mean and variance within five standard errors: no false alarm in a million runs, and the key is fixed.
     assert abs(noise.mean() - 0.5772156649) < 5 * math.pi / math.sqrt(6 * count)
     assert abs(noise.var() - math.pi**2 / 6) < 5 * math.sqrt((22 / 5 - 1) * (math.pi**4 / 36) / count) * 1.3
     # The upper tail decides who wins: P(noise > 9) = 1 - exp(-exp(-9)).

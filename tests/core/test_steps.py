@@ -54,7 +54,9 @@ def test_decode_gives_the_toy_model_s_answers_for_any_prefill_width(width):
     model, state = toy_state(prompts=(prompt,), rows=2, stop_ids=(12,))
     state, _ = steps.admit(greedy(state))
     for _ in range(5):
-        state = steps.prefill(model.params, state, torch.tensor([0, 1]), model=model.fn, width=width, window=16)
+        state = steps.prefill(
+            model.params, state, torch.tensor([0, 1]), model=model.fn, width=width, window=16
+        )
     assert state.rows.cached.tolist() == [4, 0]
     expected = list(prompt)
     for _ in range(6):
@@ -137,9 +139,7 @@ def waiting(limit=16):
 def test_tool_output_is_appended_and_goes_to_the_front():
     state = waiting()
     out = torch.tensor([[7, 8, 9], [5, 0, 0]])
-    state = steps.append_tool(
-        state, torch.tensor([1, 0]), out, torch.tensor([3, 1]), torch.tensor([12, 14])
-    )
+    state = steps.append_tool(state, torch.tensor([1, 0]), out, torch.tensor([3, 1]), torch.tensor([12, 14]))
     assert tokens(state, 1) == [4, 7, 8, 9] and tokens(state, 0) == [1, 2, 3, 5]
     assert not state.records.loss_mask[:2, 1:].any()
     assert state.records.limit[:2].tolist() == [14, 12]
@@ -149,9 +149,7 @@ def test_tool_output_is_appended_and_goes_to_the_front():
 def test_tool_output_that_does_not_fit_is_dropped_whole():
     state = waiting()
     out = torch.tensor([[7, 8, 9], [5, 6, 0]])
-    state = steps.append_tool(
-        state, torch.tensor([0, 1]), out, torch.tensor([3, 2]), torch.tensor([6, 16])
-    )
+    state = steps.append_tool(state, torch.tensor([0, 1]), out, torch.tensor([3, 2]), torch.tensor([6, 16]))
     assert tokens(state, 0) == [1, 2, 3]
     assert state.records.status[:2].tolist() == [t.TRUNCATED, t.PENDING]
     assert state.records.reason[0] == t.TOOL_OUTPUT
