@@ -12,14 +12,17 @@ from typing import Any
 from rich.console import Console
 
 from fnroll.models.load import DTYPES, load_model
+from fnroll.models.smollm2 import load_smollm2
 from fnroll.shell.batch import RolloutBatch, RolloutRequest, dump_record
+from fnroll.shell.builtin import BUILTIN_TOOLS, get_tool
 from fnroll.shell.config import RolloutConfig, SamplingConfig
 from fnroll.shell.prompt import read_prompts
 from fnroll.shell.record import RolloutRecord
 from fnroll.shell.report import print_batch, print_profile
 from fnroll.shell.rollout import Rollout, RolloutInterrupted
 
-_QUESTIONS = Path(__file__).parent / "data" / "questions.txt"
+_DATA = Path(__file__).parent / "data"
+_SHIPPED = {"questions": _DATA / "questions.txt", "tool-questions": _DATA / "tool_questions.jsonl"}
 _INTERRUPTED = 130  # 128 + SIGINT, as shells count
 
 
@@ -27,12 +30,17 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="fnroll", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     rollout = commands.add_parser("rollout", help="roll out prompts from a file")
-    rollout.add_argument("--prompts", required=True, help="a file: one prompt a line, or .jsonl")
-    rollout.add_argument("--out", help="write the records here, as JSON Lines")
+    rollout.add_argument(
+        "--prompts",
+        required=True,
+        help="a file, one prompt a line, text or .jsonl; or a shipped set: " + ", ".join(_SHIPPED),
+    )
+    _add_options(rollout, n=1, temperature=1.0, max_new_tokens=None)
     demo = commands.add_parser("demo", help="roll out 16 questions on SmolLM2 and show the answers")
-    demo.add_argument("--out", help="write the records here, as JSON Lines")
-    for command, n, temperature, new in ((rollout, 1, 1.0, None), (demo, 4, 0.8, 96)):
-        _add_options(command, n=n, temperature=temperature, max_new_tokens=new)
+    demo.set_defaults(prompts="questions")
+    _add_options(demo, n=4, temperature=0.8, max_new_tokens=96)
+    fetch = commands.add_parser("fetch", help="prepare a model once, so that later commands start at once")
+    fetch.add_argument("name", choices=("smollm2",))
     return parser
 
 
@@ -50,7 +58,16 @@ def _add_options(
     sampling.add_argument("--repetition-penalty", type=float, help="default: the model's own")
     sampling.add_argument("--max-new-tokens", type=int, default=max_new_tokens, help="default: %(default)s")
     sampling.add_argument("--seed", type=int, default=0)
+    sampling.add_argument("--max-new-tokens-per-turn", type=int, help="default: no bound")
+    tools = parser.add_argument_group("tools")
+    tools.add_argument("--tools", default="", help="comma-separated, of: " + ", ".join(BUILTIN_TOOLS))
+    tools.add_argument("--tool-call-parser", default="auto", help="default: by the chat template")
+    tools.add_argument("--max-turns", type=int, default=16, help="default: %(default)s")
+    tools.add_argument("--max-tool-output-chars", type=int, help="default: keep all")
+    tools.add_argument("--log", help="append tool calls and results to this file, as JSON Lines")
+    tools.add_argument("--replay", help="answer tool calls from this log and call no tool")
     run = parser.add_argument_group("run")
+    run.add_argument("--out", help="write the records here, as JSON Lines")
     run.add_argument("--max-length", type=int, default=1024, help="tokens of a record (default: %(default)s)")
     run.add_argument("--rows", type=int, default=16, help="records at the same time (default: %(default)s)")
     run.add_argument("--batching", default="continuous", choices=("continuous", "static"))
@@ -85,6 +102,8 @@ def _roll_out(args: argparse.Namespace, prompts: list[RolloutRecord], console: C
         top_p=args.top_p,
         repetition_penalty=args.repetition_penalty,
         max_new_tokens=args.max_new_tokens,
+        max_new_tokens_per_turn=args.max_new_tokens_per_turn,
+        max_tool_output_chars=args.max_tool_output_chars,
     )
     config = RolloutConfig(
         max_length=args.max_length,
@@ -92,10 +111,15 @@ def _roll_out(args: argparse.Namespace, prompts: list[RolloutRecord], console: C
         batching=args.batching,
         backend=args.backend,
         poll_every=args.poll_every,
+        max_turns=args.max_turns,
+        tool_call_parser=args.tool_call_parser,
+        log=args.log,
+        replay=args.replay,
     )
+    tools = [get_tool(name.strip()) for name in args.tools.split(",") if name.strip()]
     request = RolloutRequest(prompts, args.n)
     model, tokenizer = load_model(args.model, args.dtype)
-    with Rollout(model, tokenizer, config) as rollout:
+    with Rollout(model, tokenizer, config, tools) as rollout:
         file = RecordFile(args.out)
         code = 0
         try:
@@ -113,7 +137,10 @@ def _roll_out(args: argparse.Namespace, prompts: list[RolloutRecord], console: C
 
 
 def _run(args: argparse.Namespace, console: Console) -> int:
-    path = _QUESTIONS if args.command == "demo" else Path(args.prompts)
+    if args.command == "fetch":
+        load_smollm2()
+        return 0
+    path = _SHIPPED.get(args.prompts, Path(args.prompts))
     prompts = read_prompts(path)
     if not prompts:
         raise ValueError(f"{path} holds no prompts; give one a line")

@@ -21,7 +21,7 @@ CHATTER_TEMPLATE = (
     "{% set first = loop.first or messages[loop.index0 - 1].role != m.role or m.role != 'tool' %}"
     "{% set last = loop.last or messages[loop.index0 + 1].role != m.role or m.role != 'tool' %}"
     "{% if first %}<|im_start|>{{ m.role }}\n{% endif %}{{ m.content }}"
-    "{% if last %}<|im_end|>\n{% else %}\n{% endif %}{% endfor %}"
+    "{% if last %}<|im_end|>{% endif %}{{ '\n' }}{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 _CONTROL = ("<|im_start|>", "<|im_end|>", "<|eom|>")

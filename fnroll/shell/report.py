@@ -66,8 +66,12 @@ def print_batch(console: Console, batch: RolloutBatch, tokenizer: Any, most: int
     table.add_column("mean\nlog-prob", justify="right")
     table.add_column("ended")
     groups = _groups(batch)
+    has_tools = any(record.tool_calls for record in batch)
+    if has_tools:
+        table.add_column("tool\ncalls", justify="right")
     for group in groups[:most]:
-        table.add_row(*_row(group, tokenizer))
+        calls = ["\n".join(str(len(record.tool_calls)) for record in group)] if has_tools else []
+        table.add_row(*_row(group, tokenizer), *calls)
     console.print(table)
     if len(groups) > most:
         console.print(f"({len(groups) - most} more prompts not shown)")

@@ -5,8 +5,10 @@ One record at a time, no cache, a full forward for every token, and no code of t
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -91,3 +93,59 @@ def roll_out(
         if token in stop_ids:
             return OracleRecord(tokens, log_probs, margins, stopped=True)
     return OracleRecord(tokens, log_probs, margins, stopped=False)
+
+
+Respond = Callable[[list[int], int], list[int] | None]
+"""`(ids of a turn, its index) -> ids to append before the next one`, None if no tool is wanted."""
+
+
+@dataclass(frozen=True)
+class OracleConversation:
+    """What the oracle says a record of several turns is."""
+
+    tokens: list[int]
+    loss_mask: list[bool]
+    log_probs: list[float]
+    """Nats; 0 where the mask is False."""
+    reason: str
+    num_turns: int
+
+
+def _end(
+    tokens: list[int], mask: list[bool], log_probs: list[float], turns: int, reason: str
+) -> OracleConversation:
+    return OracleConversation(tokens, mask, log_probs, reason, turns)
+
+
+def roll_out_turns(
+    forward: Forward,
+    prompt: Sequence[int],
+    respond: Respond,
+    *,
+    max_length: int,
+    max_turns: int,
+    per_turn: int | None,
+    stop_ids: Sequence[int],
+    **identity: Any,
+) -> OracleConversation:
+    """Roll out one record of many turns; the remaining arguments are those of `roll_out`."""
+    tokens, mask, log_probs = list(prompt), [False] * len(prompt), [0.0] * len(prompt)
+    for turn in range(max_turns):
+        limit = max_length if per_turn is None else min(max_length, len(tokens) + per_turn)
+        part = roll_out(forward, tokens, limit=limit, stop_ids=stop_ids, **identity)
+        sampled = part.tokens[len(tokens) :]
+        tokens, log_probs = part.tokens, log_probs + part.log_probs
+        mask = mask + [True] * len(sampled)
+        end = functools.partial(_end, tokens, mask, log_probs, turn + 1)
+        if not part.stopped:
+            return end("length" if limit == max_length else "turn_length")
+        output = respond(sampled, turn)
+        if output is None:
+            return end("eos")
+        if turn + 1 == max_turns:
+            return end("max_turns")
+        if len(tokens) + len(output) >= max_length:
+            return end("tool_output")
+        tokens, mask = tokens + output, mask + [False] * len(output)
+        log_probs = log_probs + [0.0] * len(output)
+    raise ValueError(f"max_turns is {max_turns}; it must be at least 1")

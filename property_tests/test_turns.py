@@ -1,0 +1,255 @@
+"""Schedule invariance with tools: latencies, orders of finishing, polls and replay change no record."""
+
+import asyncio
+import functools
+import json
+import time
+
+import pytest
+import torch
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+import fnroll
+from fnroll.core import steps
+from fnroll.core import types as t
+from fnroll.dialogue.join import Chat
+from fnroll.models import toy_logits
+from fnroll.models.chatter import CHATTER_CALLS, chatter_model, chatter_tokenizer
+from fnroll.shell.driver import Driver
+from fnroll.shell.runner import ToolRunner
+from fnroll.testing.oracle import OracleSampling, roll_out_turns
+
+MAX_TURNS, PER_TURN = 3, 4
+
+
+@functools.cache
+def tokenizer():
+    return chatter_tokenizer()
+
+
+@functools.cache
+def model():
+    return chatter_model(calls=7.5, stops=8.0)
+
+
+def forward(ids):
+    base = torch.tensor(toy_logits(ids, model().vocab_size, 0.02), dtype=torch.float64)
+    return base + model().params[1]
+
+
+def expected_output(call):
+    """What the model must read for each of the chatter's calls."""
+    good = {CHATTER_CALLS[0]: "3", CHATTER_CALLS[1]: "42", CHATTER_CALLS[2]: "ababab"}
+    return good.get(call)
+
+
+def tools(latencies):
+    """Three tools; call number i takes the i-th latency, round and round."""
+    count = iter(range(10**9))
+
+    def delay():
+        return latencies[next(count) % len(latencies)]
+
+    async def add(a: int, b: int) -> int:
+        """Add two numbers.
+
+        Args:
+            a: the first.
+            b: the second.
+        """
+        await asyncio.sleep(delay())
+        return a + b
+
+    def repeat(text: str, times: int) -> str:
+        """Repeat a text.
+
+        Args:
+            text: what to repeat.
+            times: how often.
+        """
+        time.sleep(delay())
+        return text * times
+
+    def fail() -> str:
+        """Fail."""
+        time.sleep(delay())
+        raise StopIteration
+
+    return [add, repeat, fail]
+
+
+@st.composite
+def cases(draw):
+    """What to roll out."""
+    return {
+        "prompts": draw(st.lists(st.text("ab?", min_size=1, max_size=4), min_size=1, max_size=4)),
+        "n": draw(st.integers(1, 2)),
+        "seed": draw(st.integers(0, 2**32)),
+        "temperature": draw(st.sampled_from([0.7, 1.0, 1.0])),
+        "top_p": draw(st.sampled_from([0.95, 1.0])),
+        "max_length": draw(st.sampled_from([200, 480])),
+        "chars": draw(st.sampled_from([None, 30])),
+    }
+
+
+@st.composite
+def schedules(draw):
+    """How to run it."""
+    return {
+        "rows": draw(st.sampled_from([1, 2, 3, 8])),
+        "batching": draw(st.sampled_from(["continuous", "static"])),
+        "poll_every": draw(st.sampled_from([1, 3])),
+        "max_concurrent_tools": draw(st.sampled_from([1, 2, 16])),
+        "latencies": draw(st.lists(st.sampled_from([0.0, 0.0, 0.001, 0.004]), min_size=1, max_size=5)),
+    }
+
+
+def run(case, schedule, **more):
+    options = dict(schedule)
+    used = tools(options.pop("latencies"))
+    config = fnroll.RolloutConfig(
+        max_length=case["max_length"], max_turns=MAX_TURNS, progress=False, **options, **more
+    )
+    records = [fnroll.RolloutRecord(messages=[{"role": "user", "content": text}]) for text in case["prompts"]]
+    sampling = fnroll.SamplingConfig(
+        temperature=case["temperature"],
+        top_p=case["top_p"],
+        max_new_tokens_per_turn=PER_TURN,
+        max_tool_output_chars=case["chars"],
+    )
+    with fnroll.Rollout(model(), tokenizer(), config, used) as rollout:
+        return rollout.generate(fnroll.RolloutRequest(records, case["n"]), sampling, seed=case["seed"])
+
+
+def respond(record):
+    """Say what must follow each turn of a record: spelled out here, taken from no template.
+
+    The texts of failing calls are the record's own; that they are the right ones is for the tests of tools.
+    """
+    answers = iter(record.tool_calls)
+
+    def answer(turn_ids, turn):
+        text = tokenizer().decode(turn_ids)
+        calls = [tokenizer().decode([i]) for i in turn_ids if tokenizer().decode([i]) in CHATTER_CALLS]
+        if not calls:
+            return None
+        if turn + 1 == MAX_TURNS:
+            return []
+        outputs = []
+        for call in calls:
+            logged = next(answers, None)
+            outputs.append(expected_output(call) or (logged["result"] if logged else "?" * 500))
+        end = "\n" if text.endswith("<|im_end|>") else "<|im_end|>\n"
+        body = "\n".join(outputs)
+        suffix = f"{end}<|im_start|>tool\n{body}<|im_end|>\n<|im_start|>assistant\n"
+        return tokenizer().encode(suffix)
+
+    return answer
+
+
+def equals_the_oracle(case, schedule, **more):
+    """Every record is the oracle's: ids, mask, reason, turns; log-probs to the last place of float32."""
+    for record in run(case, schedule, **more):
+        oracle = roll_out_turns(
+            forward,
+            record.tokens[: record.prompt_length],
+            respond(record),
+            max_length=case["max_length"],
+            max_turns=MAX_TURNS,
+            per_turn=PER_TURN,
+            stop_ids=model().stop_ids,
+            sampling=OracleSampling(case["temperature"], 0, case["top_p"]),
+            seed=case["seed"],
+            prompt_id=record.prompt_id,
+            sample=record.sample,
+        )
+        assert list(record.tokens) == oracle.tokens
+        assert list(record.loss_mask) == oracle.loss_mask
+        assert record.reason == oracle.reason and record.num_turns == oracle.num_turns
+        assert max(abs(a - b) for a, b in zip(record.log_probs, oracle.log_probs, strict=True)) < 1e-6
+        # A cut made between a call and its marker has no text of its own in this template.
+        assert record.response == tokenizer().decode(record.response_ids)
+
+
+@settings(max_examples=60)
+@given(cases(), schedules())
+def test_records_of_many_turns_equal_the_oracle(case, schedule):
+    equals_the_oracle(case, schedule)
+
+
+@settings(max_examples=60)
+@given(cases(), schedules(), schedules())
+def test_records_of_many_turns_are_bitwise_equal_for_all_schedules(case, one, other):
+    assert run(case, one) == run(case, other)
+
+
+@settings(max_examples=40)
+@given(cases(), schedules(), schedules())
+def test_a_replay_of_the_log_gives_the_records_and_calls_no_tool(tmp_path_factory, case, one, other):
+    log = str(tmp_path_factory.mktemp("log") / "effects.jsonl")
+    live = run(case, one, log=log)
+    calls = sum(len(record.tool_calls) for record in live)
+    with open(log) as file:
+        assert len([line for line in file if "prompt_id" in json.loads(line)]) == calls
+
+    def forbid(*_, **__):
+        raise AssertionError("a tool was called in a replay")
+
+    patch = pytest.MonkeyPatch()
+    patch.setattr(ToolRunner, "submit", forbid)
+    try:
+        assert run(case, other, replay=log) == live
+    finally:
+        patch.undo()
+
+
+def results_in_completion_order(runner, key, calls, submit=ToolRunner.submit):
+    submit(runner, key, list(reversed(calls)))
+
+
+def separator_dropped(chat, history, sampled, following, calls=(), join=Chat.continue_turn):
+    segment = join(chat, history, sampled, following, calls)
+    return segment.__class__(segment.ids[1:], *[getattr(segment, n) for n in segment.__slots__[1:]])
+
+
+def mask_1_on_tool_output(tokens):
+    return torch.full(tokens.shape, -1.0)
+
+
+def tools_run_on_a_cut_turn(driver, line, tape, status, end=Driver._end_turn):
+    return end(driver, line, tape, t.WAITING if driver.turns is not None else status)
+
+
+MUTANTS = {
+    "results in completion order": (ToolRunner, "submit", results_in_completion_order),
+    "separator dropped": (Chat, "continue_turn", separator_dropped),
+    "mask 1 on tool output": (steps, "_given", mask_1_on_tool_output),
+    "tools run on a cut turn": (Driver, "_end_turn", tools_run_on_a_cut_turn),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_planted_mistake_is_caught(name, monkeypatch):
+    monkeypatch.setattr(*MUTANTS[name])
+
+    @settings(max_examples=40, phases=[Phase.generate], report_multiple_bugs=False)
+    @given(cases(), schedules())
+    def check(case, schedule):
+        equals_the_oracle(case, schedule)
+
+    with pytest.raises((AssertionError, ValueError, IndexError)):
+        check()
+
+
+def test_a_returning_turn_at_the_back_changes_the_order_of_work_only(monkeypatch):
+    case = {
+        "prompts": ["a", "b", "ab", "?"], "n": 2, "seed": 5, "temperature": 1.0, "top_p": 1.0,
+        "max_length": 480, "chars": None,
+    }  # fmt: skip
+    schedule = {
+        "rows": 2, "batching": "continuous", "poll_every": 1, "max_concurrent_tools": 4, "latencies": [0.0],
+    }  # fmt: skip
+    front = run(case, schedule)
+    monkeypatch.setattr(steps.queues, "push_front", steps.queues.push_back)
+    assert run(case, schedule) == front
