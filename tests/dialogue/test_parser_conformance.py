@@ -76,7 +76,7 @@ def test_first_families_have_all_calls_right(fixture):
     assert has_right_calls(fixture, message), message
 
 
-def test_scores(capsys):
+def test_scores():
     total, calls, full = Counter(), Counter(), Counter()
     for fixture in fixtures.load_fixtures():
         message = parse(fixture)

@@ -142,6 +142,15 @@ def test_tools_that_are_none_never_raise(name, tools):
     assert [call.name for call in parse(name, ONE_CALL[name], tools=tools).calls] == ["f"]
 
 
+@pytest.mark.parametrize(("depth", "is_call"), [(100, True), (200, False)])
+@pytest.mark.parametrize("name", ["hermes", "gemma4", "llama"])
+def test_the_depth_of_arguments_has_one_limit(name, depth, is_call):
+    deep = "[" * depth + "]" * depth
+    text = {"hermes": hermes("f").replace("{}", f'{{"x": {deep}}}'), "llama": f"[f(x={deep})]"}
+    message = parse(name, text.get(name, f"<|tool_call>call:f{{x:{deep}}}<tool_call|>"))
+    assert (len(message.calls), len(message.errors)) == (int(is_call), int(not is_call))
+
+
 UNITS = {
     "deepseek": [
         "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{",
@@ -216,6 +225,18 @@ def test_time_grows_in_proportion_to_the_text(name):
     for unit in UNITS[name]:
         small, large = (unit * (size // len(unit)) + ONE_CALL[name] for size in (25_000, 200_000))
         assert seconds(name, large) < max(0.1, 24 * seconds(name, small)), unit
+
+
+@pytest.mark.parametrize(
+    ("name", "opening", "argument"),
+    [
+        ("qwen3_coder", "<function=f>", "<parameter=k{}>v</parameter>"),
+        ("glm", "<tool_call>f", "<arg_key>k{}</arg_key><arg_value>v</arg_value>"),
+    ],
+)
+def test_time_grows_in_proportion_to_the_number_of_arguments(name, opening, argument):
+    small, large = (opening + "".join(map(argument.format, range(count))) for count in (1_000, 8_000))
+    assert seconds(name, large) < max(0.1, 24 * seconds(name, small))
 
 
 # ------------------------------------------------------------------ what a call may look like
@@ -644,16 +665,22 @@ def test_harmony_broken_call_does_not_lose_the_next():
 
 
 def test_gemma_strings_hold_anything_and_bare_text_is_text():
-    body = 'a:<|"|>x},<tool_call|>{<|"|>,<|"|>b c<|"|>:[1,{d:null}],e:two words'
+    body = 'a:<|"|> x},<tool_call|>{\n<|"|>,<|"|>b c<|"|>:[1,{d:null}],e:two words'
     text = f"Go. <|tool_call>call:f{{{body}}}<tool_call|>"
     message = parse("gemma4", text)
-    assert named(message) == [("f", {"a": "x},<tool_call|>{", "b c": [1, {"d": None}], "e": "two words"})]
+    assert named(message) == [("f", {"a": " x},<tool_call|>{\n", "b c": [1, {"d": None}], "e": "two words"})]
     assert message.content == "Go. "
 
 
 def test_glm_value_without_its_closing_tag():
     text = "<tool_call>f<arg_key>x</arg_key><arg_value>1</tool_call>" + ONE_CALL["glm"]
     assert named(parse("glm", text, tools=[F])) == [("f", {"x": 1})] * 2
+
+
+def test_glm_an_unclosed_call_does_not_swallow_the_next():
+    message = parse("glm", "<tool_call>g<arg_key>y</arg_key><arg_value>1\n" + ONE_CALL["glm"], tools=[F])
+    assert named(message) == [("f", {"x": 1})]
+    assert [type(outcome) for outcome in message.outcomes] == [ParseError, ToolCall]
 
 
 def test_deepseek_fenced_and_plain_forms():
@@ -733,6 +760,7 @@ def test_entry_points_are_loaded_when_asked_for(clean_registry, monkeypatch):
     def offered(*, group, name=None):
         return [point for point in points if group == point.group and name in (None, point.name)]
 
+    assert registry.ENTRY_POINTS == "fnroll.parsers"
     monkeypatch.setattr(registry, "entry_points", offered)
     assert {"shout", "json", "same"} < set(parser_names())
     assert get_parser("same") is get_parser("hermes")
