@@ -1,0 +1,123 @@
+"""How well tools overlap with decoding: wall time against what decoding and tools must take."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from fnroll.core.model import Chunk, write_layer
+from fnroll.core.tree import replace as replace_tree
+from fnroll.core.types import Cache
+from fnroll.dialogue.chat import init_chat
+from fnroll.models.base import Model
+from fnroll.models.chatter import CHATTER_CALLS, chatter_model, chatter_tokenizer
+from fnroll.shell.batch import RolloutRequest
+from fnroll.shell.config import RolloutConfig
+from fnroll.shell.record import RolloutRecord
+from fnroll.shell.rollout import Rollout
+
+_PROMPT = ({"role": "user", "content": "Add 1 and 2, again and again."},)
+_TURNS = 3
+_TOKENS = 8
+
+
+def _script(tokenizer: object, max_length: int) -> Tensor:
+    """Return the token at each position: turns of filler that end in a call, the last one without."""
+    tools = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
+    chat = init_chat(tokenizer, tools)  # type: ignore[arg-type]
+    stop = tokenizer.convert_tokens_to_ids("<|im_end|>")  # type: ignore[attr-defined]
+    call = tokenizer.convert_tokens_to_ids(CHATTER_CALLS[0])  # type: ignore[attr-defined]
+    segment = chat.render_prompt(_PROMPT)
+    tokens = list(segment.ids)
+    filler = tokens[-2]
+    for turn in range(_TURNS):
+        sampled = [filler] * (_TOKENS - 2) + [call if turn < _TURNS - 1 else filler, stop]
+        tokens += sampled
+        if turn < _TURNS - 1:
+            following = [{"role": "tool", "name": "add", "content": "3"}]
+            segment = chat.continue_turn(segment.messages, sampled, following)
+            tokens += segment.ids
+    return torch.tensor(tokens + [stop] * (max_length - len(tokens)))
+
+
+def scripted_model(max_length: int) -> Model:
+    """Return a toy that says the same three turns to everybody; the token depends on the position alone."""
+    base, tokenizer = chatter_model(), chatter_tokenizer()
+    script = _script(tokenizer, max_length + 1)
+
+    def fn(params: Tensor, chunk: Chunk, cache: Cache) -> tuple[Tensor, Cache]:
+        keys = write_layer(cache.keys[0], chunk.tokens[:, :, None, None].double(), chunk)
+        token = params[chunk.positions[:, -1] + 1]
+        logits = torch.nn.functional.one_hot(token, base.vocab_size).double() * 100
+        return logits, replace_tree(cache, keys=(keys,))
+
+    return replace(base, fn=fn, params=script)
+
+
+@dataclass(frozen=True)
+class OverlapResult:
+    """One tool latency."""
+
+    latency_s: float
+    wall_s: float
+    decode_s: float
+    """What decoding alone takes: the same rollout with tools that answer at once."""
+    tool_s: float
+    """What tools alone take: the calls of one trajectory, one after the other."""
+
+    @property
+    def ratio(self) -> float:
+        """Wall time over the larger of the two bounds."""
+        return self.wall_s / max(self.decode_s, self.tool_s)
+
+
+def run_overlap(
+    latencies: Sequence[float] = (0.0, 0.05, 0.2, 0.5, 1.0, 2.0),
+    *,
+    rows: int = 16,
+    trajectories: int = 64,
+    rounds: int = 3,
+    say: Callable[[str], None] = lambda text: None,
+) -> list[OverlapResult]:
+    """Measure the wall time of 64 trajectories of three turns for each tool latency in seconds."""
+    walls: dict[float, list[float]] = {latency: [] for latency in latencies}
+    bare = []
+    _run(0.0, rows, trajectories)
+    for _ in range(rounds):
+        bare.append(_run(0.0, rows, trajectories))
+        for latency in latencies:
+            walls[latency].append(_run(latency, rows, trajectories))
+            say(f"latency {latency:g} s: {walls[latency][-1]:.2f} s")
+    decode = statistics.median(bare)
+    return [
+        OverlapResult(latency, statistics.median(times), decode, (_TURNS - 1) * latency)
+        for latency, times in walls.items()
+    ]
+
+
+def _run(latency: float, rows: int, trajectories: int) -> float:
+    async def add(a: int, b: int) -> int:
+        """Add two numbers.
+
+        Args:
+            a: the first.
+            b: the second.
+        """
+        if latency:
+            await asyncio.sleep(latency)
+        return a + b
+
+    max_length = 256
+    config = RolloutConfig(
+        max_length=max_length, rows=rows, progress=False, max_concurrent_tools=trajectories
+    )
+    with Rollout(scripted_model(max_length), chatter_tokenizer(), config, [add]) as rollout:
+        record = RolloutRecord(messages=_PROMPT)
+        batch = rollout.generate(RolloutRequest([record], trajectories))
+        assert all(record.num_turns == _TURNS for record in batch)
+        return rollout.profile.wall_s
