@@ -2,6 +2,7 @@
 
 from fnroll.models.base import Model
 from fnroll.models.causal_lm import CausalLM, UnsupportedModelError, causal_lm
+from fnroll.models.load import load_model
 from fnroll.models.toy import toy_logits, toy_model
 
-__all__ = ["CausalLM", "Model", "UnsupportedModelError", "causal_lm", "toy_logits", "toy_model"]
+__all__ = ["CausalLM", "Model", "UnsupportedModelError", "causal_lm", "load_model", "toy_logits", "toy_model"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from einops import rearrange, repeat
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
@@ -144,22 +145,20 @@ def attend(
     Returns:
       `[A, Q, H * G, E]`, and no weights.
     """
-    rows, heads, length, size = query.shape
-    groups = heads // key.shape[1]
-    grouped = query.reshape(rows, key.shape[1], groups * length, size)
+    groups, length = query.shape[1] // key.shape[1], query.shape[2]
+    grouped = rearrange(query, "a (h g) q d -> a h (g q) d", g=groups)
     mask = attention_mask
-    if length > 1:
-        mask = mask[:, :, None].expand(-1, -1, groups, -1, -1).flatten(2, 3)
+    if length > 1:  # one query's mask broadcasts
+        mask = repeat(mask, "a 1 q w -> a 1 (g q) w", g=groups)
     if softcap is None and s_aux is None:
         out = scaled_dot_product_attention(grouped, key, value, attn_mask=mask, scale=scaling)
     else:
-        scale = size**-0.5 if scaling is None else scaling
+        scale = query.shape[-1] ** -0.5 if scaling is None else scaling
         sinks = None
         if s_aux is not None:
-            sinks = s_aux.reshape(1, key.shape[1], groups, 1, 1).expand(-1, -1, -1, length, -1).flatten(2, 3)
-            sinks = sinks.to(query.dtype)
+            sinks = repeat(s_aux, "(h g) -> 1 h (g q) 1", g=groups, q=length).to(query.dtype)
         out = _attend(grouped, key, value, mask, scale, softcap, sinks)
-    return out.reshape(rows, heads, length, -1).transpose(1, 2), None
+    return rearrange(out, "a h (g q) d -> a q (h g) d", g=groups), None
 
 
 AttentionInterface.register(IMPLEMENTATION, attend)

@@ -298,8 +298,13 @@ class Rollout:
         samples = torch.tensor([record.sample or 0 for _, record in fresh])
         keys = init_keys(seed, step, prompt_ids, samples)
         budget, flights = Budget(self.config, sampling), []
+        encoded: dict[int, tuple[list[int], Segment | None]] = {}
         for (index, record), key in zip(fresh, keys, strict=True):
-            prompt, segment = self._prompts.encode(record)
+            # The samples of a prompt share its messages or ids, and so what they are encoded to.
+            source = id(record.messages if record.prompt_ids is None else record.prompt_ids)
+            if source not in encoded:
+                encoded[source] = self._prompts.encode(record)
+            prompt, segment = encoded[source]
             limit, reason = budget.limit(len(prompt), 0)
             flight = Flight(index, record, prompt, key, limit, reason)
             if limit > len(prompt):
