@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fnroll.core.buffer import donating
-from fnroll.core.tree import leaf_names, tree_flatten, tree_leaves, tree_unflatten
+from fnroll.core.tree import leaf_names, replace, tree_flatten, tree_leaves, tree_unflatten
 
 Step = Callable[..., Any]
 
@@ -87,24 +87,33 @@ class Donated:
         """Run the step, then move each new leaf into the old one's memory."""
         state = self._find(args)
         result = self.step(*args, **kwargs)
-        old, new = self._leaves(state), self._leaves(self._find(result))
+        after = self._find(result)
+        old, new = self._leaves(state), self._leaves(after)
         self._check_sources(state, old, new)
         for target, source in zip(old, new, strict=True):
             if source is not target:
                 target.copy_(source)
-        moved = {id(source): target for source, target in zip(new, old, strict=True)}
-        leaves, spec = tree_flatten(result)
-        return tree_unflatten([moved.get(id(leaf), leaf) for leaf in leaves], spec)
+        kept = replace(after, **{name: self._moved(state, after, name) for name in self.names})
+        return kept if result is after else tuple(kept if value is after else value for value in result)
+
+    @staticmethod
+    def _moved(state: Any, after: Any, name: str) -> Any:
+        """Return a field as the step left it, in the buffers of the state that the step was given."""
+        _, spec = tree_flatten(getattr(after, name))
+        return tree_unflatten(tree_leaves(getattr(state, name)), spec)
 
     def _check_sources(self, state: Any, old: list[Tensor], new: list[Tensor]) -> None:
         if len(old) != len(new):
             raise DonationError(f"{self.__name__}: the step changes how many buffers the state has")
-        owner = {id(leaf): index for index, leaf in enumerate(old)}
         for index, leaf in enumerate(new):
-            if owner.get(id(leaf), index) != index:
+            if leaf is old[index]:
+                continue
+            # Compared with `is`: `id` of a tensor would tie a compiled step to that one object.
+            owner = next((place for place, other in enumerate(old) if leaf is other), None)
+            if owner is not None:
                 names = [f"{name}.{leaf}" for name in self.names for leaf in leaf_names(getattr(state, name))]
                 raise DonationError(
-                    f"{self.__name__}: the new {names[index]} is the old {names[owner[id(leaf)]]}; a donated "
+                    f"{self.__name__}: the new {names[index]} is the old {names[owner]}; a donated "
                     f"buffer may only become itself or a value computed from itself"
                 )
 

@@ -111,6 +111,37 @@ def test_decode_step_is_one_graph_that_never_recompiles():
     assert tree_equal(unsunk(pure), unsunk(state), close=lambda a, b: torch.allclose(a, b, atol=1e-6))
 
 
+def test_another_state_of_the_same_shapes_runs_the_same_graph():
+    """A compiled step is tied to shapes, never to the tensors it saw first."""
+    counter = CompileCounterWithBackend("aot_eager")
+    model, first = running(limit=12)
+    step = compiled(donate(decode(model), ALL), backend=counter)
+    step(model.params, first)
+    kept = [running(limit=12) for _ in range(2)]  # at once, so that no address is used again
+    with torch.compiler.set_stance("fail_on_recompile"):
+        for _, state in kept:
+            after, _ = step(model.params, state)
+            assert (after.records.length[:2] > 0).all()
+    assert counter.frame_count == 1
+
+
+def test_a_compiled_swap_is_refused_too():
+    swap = donate(lambda h: replace(h, pair=Pair(a=h.pair.b, b=h.pair.a)), ("pair",))
+    with pytest.raises(Exception, match=r"the new pair\.a is the old pair\.b"):
+        compiled(swap, backend="eager")(holder())
+
+
+def test_an_output_that_is_also_a_new_leaf_outlives_the_next_step():
+    def grow(h):
+        larger = h.pair.a + 1
+        return replace(h, pair=Pair(a=larger, b=h.pair.b)), larger
+
+    step = donate(grow, ("pair",))
+    after, first = step(holder())
+    after, second = step(after)
+    assert (first.tolist(), second.tolist(), after.pair.a.tolist()) == ([1.0] * 3, [2.0] * 3, [2.0] * 3)
+
+
 def test_each_composed_pipeline_has_its_own_recompile_limit():
     for count in range(12):
         pipeline = steps.compose(lambda x: x + 1, lambda x, c=count: x * c)
