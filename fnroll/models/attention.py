@@ -16,6 +16,8 @@ from fnroll.core.model import Chunk, read_layer, write_layer
 from fnroll.core.types import Cache
 
 IMPLEMENTATION = "fnroll"
+DRY_RUN = "fnroll_dry_run"
+"""The same, but each layer counts how often it attends."""
 
 
 class ValueLayer(CacheLayerMixin):
@@ -161,5 +163,18 @@ def attend(
     return rearrange(out, "a h (g q) d -> a q (h g) d", g=groups), None
 
 
+def attend_counted(module: nn.Module, *args: Any, **kwargs: Any) -> tuple[Tensor, None]:
+    """`attend`, and leave the count on the layer."""
+    vars(module)["num_attended"] = count_attended(module) + 1
+    return attend(module, *args, **kwargs)
+
+
+def count_attended(module: nn.Module) -> int:
+    """Return how often a layer attended in a dry run."""
+    return int(vars(module).get("num_attended", 0))
+
+
 AttentionInterface.register(IMPLEMENTATION, attend)
+AttentionInterface.register(DRY_RUN, attend_counted)
 AttentionMaskInterface.register(IMPLEMENTATION, build_mask)
+AttentionMaskInterface.register(DRY_RUN, build_mask)

@@ -95,6 +95,12 @@ def model_fn(twin: nn.Module) -> ModelFn:
     return fn
 
 
+def _set_attention(twin: nn.Module, implementation: str) -> None:
+    own: Any = twin.config
+    for config in {id(c): c for c in (own, _text_config(twin))}.values():
+        config._attn_implementation = implementation
+
+
 def _dry_run(twin: nn.Module, device: torch.device) -> tuple[Any, Tensor]:
     recorder = _ShapeRecorder(device)
     one = torch.zeros((1, 1), dtype=torch.int64, device=device)
@@ -137,20 +143,24 @@ def causal_lm(module: nn.Module) -> CausalLM:
       module: a `...ForCausalLM`; its mode, configuration, hooks and weights stay as they are.
 
     Raises:
-      UnsupportedModelError: if a layer keeps something else than keys and values, or a layer of the cache
-        is never written.
+      UnsupportedModelError: if a layer keeps something else than keys and values, a layer of the cache is
+        never written, or attention does not go through transformers' `AttentionInterface`.
     """
     check_layers(module)
     twin = make_twin(module)
-    twin_config: Any = twin.config
-    for config in {id(c): c for c in (twin_config, _text_config(twin))}.values():
-        config._attn_implementation = attention.IMPLEMENTATION
     device = next(module.parameters()).device
+    _set_attention(twin, attention.DRY_RUN)
     recorder, logits = _dry_run(twin, device)
+    _set_attention(twin, attention.IMPLEMENTATION)
     layers = sorted(recorder.seen)
     if layers != list(range(len(layers))) or not layers:
         raise UnsupportedModelError(
             f"{type(module).__name__}: only layers {layers} write keys and values; every layer must"
+        )
+    if sum(map(attention.count_attended, twin.modules())) < len(layers):
+        raise UnsupportedModelError(
+            f"{type(module).__name__}: its layers attend by code of their own and not through transformers' "
+            f"AttentionInterface, so their masks would be wrong over a cache of unequal rows"
         )
     keys = [recorder.seen[layer] for layer in layers]
     generation = getattr(module, "generation_config", None)
