@@ -11,10 +11,12 @@ from typing import Any
 
 from rich.console import Console
 
+from fnroll.bench.report import WORKLOADS, measure_overlap, measure_ragged, print_rows, save_rows
 from fnroll.models.load import DTYPES, load_model
 from fnroll.models.smollm2 import load_smollm2
 from fnroll.shell.batch import RolloutBatch, RolloutRequest, dump_record
 from fnroll.shell.builtin import BUILTIN_TOOLS, get_tool
+from fnroll.shell.checks import check_choice
 from fnroll.shell.config import RolloutConfig, SamplingConfig
 from fnroll.shell.prompt import read_prompts
 from fnroll.shell.record import RolloutRecord
@@ -39,6 +41,13 @@ def _parser() -> argparse.ArgumentParser:
     demo = commands.add_parser("demo", help="roll out 16 questions on SmolLM2 and show the answers")
     demo.set_defaults(prompts="questions")
     _add_options(demo, n=4, temperature=0.8, max_new_tokens=96)
+    bench = commands.add_parser("bench", help="measure fnroll and its peers in one run")
+    bench.add_argument("--workloads", default=",".join(WORKLOADS), help="default: %(default)s")
+    bench.add_argument("--model", default="smollm2", help="for W2; 'smollm2' or a folder")
+    bench.add_argument("--dtype", default="float32", choices=sorted(DTYPES))
+    bench.add_argument("--rounds", type=int, default=5, help="counted rounds (default: %(default)s)")
+    bench.add_argument("--prompts", type=int, default=64, help="of W2 (default: %(default)s)")
+    bench.add_argument("--json", help="write the rows here")
     fetch = commands.add_parser("fetch", help="prepare a model once, so that later commands start at once")
     fetch.add_argument("name", choices=("smollm2",))
     return parser
@@ -136,10 +145,28 @@ def _roll_out(args: argparse.Namespace, prompts: list[RolloutRecord], console: C
     return code
 
 
+def _bench(args: argparse.Namespace, console: Console) -> int:
+    rows: list[dict[str, Any]] = []
+    for workload in args.workloads.split(","):
+        check_choice("bench", "workloads", workload, WORKLOADS)
+    if "W2" in args.workloads.split(","):
+        model, tokenizer = load_model(args.model, args.dtype)
+        questions = _SHIPPED["questions"].read_text(encoding="utf-8").splitlines()
+        rows += measure_ragged(model, tokenizer, questions, args.rounds, console.print, count=args.prompts)
+    if "tools" in args.workloads.split(","):
+        rows += measure_overlap(args.rounds, console.print)
+    print_rows(console, rows)
+    if args.json:
+        save_rows(args.json, rows)
+    return 0
+
+
 def _run(args: argparse.Namespace, console: Console) -> int:
     if args.command == "fetch":
         load_smollm2()
         return 0
+    if args.command == "bench":
+        return _bench(args, console)
     path = _SHIPPED.get(args.prompts, Path(args.prompts))
     prompts = read_prompts(path)
     if not prompts:

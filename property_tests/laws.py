@@ -8,7 +8,7 @@ from fnroll.testing.rolling import run_oracle, run_work
 def records_equal_the_oracle(model, forward, work, schedule, *, tolerance, tie=0.0, backend="eager"):
     """Tokens, masks, statuses equal; log-probs within `tolerance`; only ties below `tie` may split."""
     found = run_work(model, work, schedule, backend)
-    for identity, oracle in run_oracle(forward, work, model.stop_ids).items():
+    for identity, oracle in run_oracle(forward, work).items():
         record = found[identity]
         prompt = len(work.prompts[identity[0]])
         if prompt >= work.max_length:

@@ -75,6 +75,16 @@ class OverlapResult:
         """Wall time over the larger of the two bounds."""
         return self.wall_s / max(self.decode_s, self.tool_s)
 
+    @property
+    def schedule_ratio(self) -> float:
+        """Wall time over what no schedule can beat.
+
+        Rows are fewer than trajectories: the last one to begin calls its first tool only when all first
+        turns are decoded, and what it says after its last tool comes on top.
+        """
+        first_turns = self.decode_s / _TURNS
+        return self.wall_s / max(self.decode_s, first_turns + self.tool_s)
+
 
 def run_overlap(
     latencies: Sequence[float] = (0.0, 0.05, 0.2, 0.5, 1.0, 2.0),

@@ -35,7 +35,7 @@ class Ragged:
         return max(map(len, self.prompts)) + self.max_new_tokens
 
 
-def make_ragged(tokenizer: Any, questions: Sequence[str], count: int = 64, **options: int) -> Ragged:
+def make_ragged(tokenizer: Any, questions: Sequence[str], *, count: int = 64, **options: int) -> Ragged:
     """Return `count` prompts: each question asked for a word, a sentence, an explanation, or plainly."""
     texts = [question + way for question in questions for way in _WAYS][:count]
     prompts = [

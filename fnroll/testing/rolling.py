@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 
 from fnroll.models.base import Model
@@ -20,7 +21,7 @@ def run_work(
     model: Model, work: Work, schedule: Schedule, backend: str = "eager"
 ) -> dict[Identity, RolloutRecord]:
     """Roll out `work` by `schedule`; return each record by its identity."""
-    order = schedule.order
+    model, order = dataclasses.replace(model, stop_ids=work.stop_ids), schedule.order
     parts = [order[: schedule.split], order[schedule.split :]]
     with Rollout(model, None, schedule.config(work.max_length, backend)) as rollout:
         found = {}
@@ -44,14 +45,14 @@ def to_oracle(config: SamplingConfig) -> OracleSampling:
     return OracleSampling(config.temperature, config.top_k, config.top_p, config.repetition_penalty or 1.0)
 
 
-def run_oracle(forward: Forward, work: Work, stop_ids: Sequence[int]) -> Mapping[Identity, OracleRecord]:
+def run_oracle(forward: Forward, work: Work) -> Mapping[Identity, OracleRecord]:
     """Return what every record of `work` must be."""
     return {
         (index, sample): roll_out(
             forward,
             prompt,
             limit=_limit(prompt, work),
-            stop_ids=stop_ids,
+            stop_ids=work.stop_ids,
             sampling=to_oracle(work.sampling),
             seed=work.seed,
             step=work.step,

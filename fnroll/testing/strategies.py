@@ -19,6 +19,7 @@ class Work:
     max_length: int
     seed: int
     step: int
+    stop_ids: tuple[int, ...] = (2,)
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,7 @@ def works(draw: st.DrawFn, vocab_size: int, max_length: int = 20) -> Work:
         max_length=max_length,
         seed=draw(st.integers(0, 2**64 - 1)),
         step=draw(st.integers(0, 5)),
+        stop_ids=draw(st.lists(st.integers(0, vocab_size - 1), min_size=1, max_size=3).map(tuple)),
     )
 
 
