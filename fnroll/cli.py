@@ -11,7 +11,14 @@ from typing import Any
 
 from rich.console import Console
 
-from fnroll.bench.report import WORKLOADS, measure_overlap, measure_ragged, print_rows, save_rows
+from fnroll.bench.report import (
+    WORKLOADS,
+    measure_gap_row,
+    measure_overlap,
+    measure_ragged,
+    print_rows,
+    save_rows,
+)
 from fnroll.models.load import DTYPES, load_model
 from fnroll.models.smollm2 import load_smollm2
 from fnroll.shell.batch import RolloutBatch, RolloutRequest, dump_record
@@ -147,13 +154,17 @@ def _roll_out(args: argparse.Namespace, prompts: list[RolloutRecord], console: C
 
 def _bench(args: argparse.Namespace, console: Console) -> int:
     rows: list[dict[str, Any]] = []
-    for workload in args.workloads.split(","):
+    workloads = args.workloads.split(",")
+    for workload in workloads:
         check_choice("bench", "workloads", workload, WORKLOADS)
-    if "W2" in args.workloads.split(","):
+    if {"W2", "gap"} & set(workloads):
         model, tokenizer = load_model(args.model, args.dtype)
         questions = _SHIPPED["questions"].read_text(encoding="utf-8").splitlines()
+    if "W2" in workloads:
         rows += measure_ragged(model, tokenizer, questions, args.rounds, console.print, count=args.prompts)
-    if "tools" in args.workloads.split(","):
+    if "gap" in workloads:
+        rows += measure_gap_row(model, tokenizer, questions)
+    if "tools" in workloads:
         rows += measure_overlap(args.rounds, console.print)
     print_rows(console, rows)
     if args.json:

@@ -15,12 +15,14 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from fnroll.bench.gap import measure_gap
 from fnroll.bench.measure import paired_ratios
 from fnroll.bench.overlap import OverlapResult, run_overlap
 from fnroll.bench.ragged import RaggedResult, make_ragged, run_ragged
 
-WORKLOADS = ("W2", "tools")
-"""W2: answers of unequal length on real weights. tools: tool latency against decoding."""
+WORKLOADS = ("W2", "gap", "tools")
+"""W2: answers of unequal length on real weights. gap: recorded log-probs against a training forward.
+tools: tool latency against decoding."""
 
 Row = dict[str, Any]
 
@@ -63,6 +65,21 @@ def measure_ragged(model: Any, tokenizer: Any, questions: list[str], rounds: int
     work = make_ragged(tokenizer, questions, **options)
     result = run_ragged(model, work, rounds, say)
     return _ragged_rows(result, str(model.dtype).removeprefix("torch."), work.rows)
+
+
+def measure_gap_row(model: Any, tokenizer: Any, questions: list[str]) -> list[Row]:
+    """Measure the distance of recorded log-probs from a training forward, in nats."""
+    gap = measure_gap(model, tokenizer, questions)
+    return [
+        {
+            "workload": "gap",
+            "engine": "fnroll-eager",
+            "dtype": str(model.dtype).removeprefix("torch."),
+            "mean_nats": gap.mean,
+            "worst_nats": gap.worst,
+            "tokens": gap.tokens,
+        }
+    ]
 
 
 def measure_overlap(rounds: int, say: Callable[[str], None]) -> list[Row]:
