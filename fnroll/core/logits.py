@@ -109,6 +109,26 @@ def process(logits: Tensor, params: SamplingParams, history: tuple[Tensor, Tenso
     return scores
 
 
+def find_support(scores: Tensor, params: SamplingParams, size: int) -> tuple[Tensor, Tensor]:
+    """Bound what each row draws from to its `size` likeliest tokens, and say which they are.
+
+    Args:
+      scores: `[B, V]`, processed logits.
+      params: of each row, `[B]` tensors; only the temperature is read.
+      size: static; K.
+
+    Returns:
+      The scores, -inf outside the support, and the support `[B, K]` int32, likeliest first, filled up with
+      -1. A row of temperature 0 is left alone: its support is the whole vocabulary, all -1.
+    """
+    values, ids = torch.topk(scores, min(size, scores.shape[-1]), dim=-1)
+    bounded = torch.full_like(scores, -torch.inf).scatter(-1, ids, values)
+    greedy = (params.temperature == 0)[:, None]
+    kept = torch.where(greedy | values.isinf(), -1, ids).to(torch.int32)
+    kept = torch.nn.functional.pad(kept, (0, size - kept.shape[-1]), value=-1)
+    return torch.where(greedy, scores, bounded), kept
+
+
 def draw(scores: Tensor, params: SamplingParams, key: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
     """Draw a token of each row, with the noise of its record's key at its position.
 

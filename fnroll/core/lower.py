@@ -100,7 +100,7 @@ class Donated:
     def _moved(state: Any, after: Any, name: str) -> Any:
         """Return a field as the step left it, in the buffers of the state that the step was given."""
         _, spec = tree_flatten(getattr(after, name))
-        return tree_unflatten(tree_leaves(getattr(state, name)), spec)
+        return tree_unflatten(tree_flatten(getattr(state, name))[0], spec)
 
     def _check_sources(self, state: Any, old: list[Tensor], new: list[Tensor]) -> None:
         if len(old) != len(new):

@@ -16,14 +16,21 @@ from torch import Tensor
 from fnroll.core import queue as queues
 from fnroll.core import types as t
 from fnroll.core.buffer import put
-from fnroll.core.logits import draw, process
+from fnroll.core.logits import draw, find_support, process
 from fnroll.core.model import Chunk, ModelFn
 from fnroll.core.tree import replace
 from fnroll.core.types import Records, RolloutState, Rows, SamplingParams
 
 
 def append(
-    records: Records, line: Tensor, tokens: Tensor, count: Tensor, *, log_probs: Tensor, version: Tensor
+    records: Records,
+    line: Tensor,
+    tokens: Tensor,
+    count: Tensor,
+    *,
+    log_probs: Tensor,
+    version: Tensor,
+    support: Tensor | None = None,
 ) -> Records:
     """Append tokens to records; every field that has an entry per token grows here and nowhere else.
 
@@ -34,6 +41,7 @@ def append(
       count: `[R]` int64: how many of the K tokens count.
       log_probs: `[R, K]` float32 of sampled tokens; NaN marks a token that was not sampled.
       version: `[]` int32: of the weights that sampled.
+      support: `[R, K, S]` int32, what each token was drawn from; only where the records keep supports.
     """
     sink, cap = records.length.shape[0] - 1, records.tokens.shape[1]
     column = torch.arange(tokens.shape[1], device=tokens.device)
@@ -49,7 +57,16 @@ def append(
         log_probs=put(records.log_probs, where, torch.where(sampled, log_probs, 0.0)),
         weight_version=put(records.weight_version, where, torch.where(sampled, version, -1)),
         length=put(records.length, (line,), grown),
+        support=_append_support(records.support, where, support),
     )
+
+
+def _append_support(old: Tensor | None, where: tuple[Tensor, Tensor], new: Tensor | None) -> Tensor | None:
+    if old is None:
+        return None
+    if new is None:
+        new = torch.full((*where[0].shape, old.shape[-1]), -1, dtype=old.dtype, device=old.device)
+    return put(old, where, new)
 
 
 def _given(tokens: Tensor) -> Tensor:
@@ -210,9 +227,19 @@ def sample(state: RolloutState, logits: Tensor) -> RolloutState:
     params = select_params(state.sampling, line)
     history = (records.tokens[line], position) if params.use_penalty else None
     scores = process(logits, params, history)
+    support = None
+    if records.support is not None:
+        scores, support = find_support(scores, params, records.support.shape[-1])
     token, log_prob = draw(scores, params, records.key[line], position)
-    one = torch.ones_like(line)
-    new = append(records, line, token[:, None], one, log_probs=log_prob[:, None], version=state.version)
+    new = append(
+        records,
+        line,
+        token[:, None],
+        torch.ones_like(line),
+        log_probs=log_prob[:, None],
+        version=state.version,
+        support=None if support is None else support[:, None],
+    )
     return replace(state, records=new)
 
 

@@ -13,7 +13,6 @@ from torch.utils import _pytree
 T = TypeVar("T")
 
 tree_map = _pytree.tree_map
-tree_leaves = _pytree.tree_leaves
 tree_flatten = _pytree.tree_flatten
 tree_unflatten = _pytree.tree_unflatten
 
@@ -73,10 +72,15 @@ def pytree(cls: type[T]) -> type[T]:
 replace = dataclasses.replace
 
 
+def tree_leaves(tree: Any) -> list[Any]:
+    """Return the leaves of `tree` in order, without the fields that hold None."""
+    return [leaf for leaf in _pytree.tree_leaves(tree) if leaf is not None]
+
+
 def leaf_names(tree: Any) -> list[str]:
     """Return the dotted path of every leaf of `tree`, in the order of `tree_leaves`."""
     paths, _ = _pytree.tree_flatten_with_path(tree)
-    return [_pytree.keystr(path).lstrip(".") for path, _ in paths]
+    return [_pytree.keystr(path).lstrip(".") for path, leaf in paths if leaf is not None]
 
 
 def tree_equal(a: Any, b: Any, *, close: Callable[[Tensor, Tensor], bool] = torch.equal) -> bool:

@@ -74,6 +74,9 @@ class Records:
     """`[N+1]` int64: why the last turn or the record ended, `EOS` ... `ABORTED`."""
     key: Tensor
     """`[N+1, 2]` int64: random key words; a function of the record's identity, never advanced."""
+    support: Tensor | None = None
+    """`[N+1, T, K]` int32: the ids that a sampled token was drawn from, likeliest first, -1 for none; all -1
+    where it was drawn from the whole vocabulary. None where supports are not kept."""
 
 
 @pytree
@@ -166,8 +169,10 @@ class RolloutState:
         return self.records.tokens.shape[1]
 
 
-def init_records(num_records: int, max_length: int, device: torch.device | str = "cpu") -> Records:
-    """Return `num_records` free lines of `max_length` tokens, and the sink."""
+def init_records(
+    num_records: int, max_length: int, device: torch.device | str = "cpu", support_size: int = 0
+) -> Records:
+    """Return `num_records` free lines of `max_length` tokens, and the sink; `support_size` 0 keeps none."""
     n, shape = num_records + 1, (num_records + 1, max_length)
 
     def zeros(*size: int, dtype: torch.dtype = torch.int64) -> Tensor:
@@ -184,6 +189,7 @@ def init_records(num_records: int, max_length: int, device: torch.device | str =
         status=zeros(n),
         reason=zeros(n),
         key=zeros(n, 2),
+        support=zeros(*shape, support_size, dtype=torch.int32) - 1 if support_size else None,
     )
 
 
@@ -205,6 +211,7 @@ def init_state(
     stop_ids: Tensor,
     sampling: SamplingParams | None = None,
     version: int = 0,
+    support_size: int = 0,
 ) -> RolloutState:
     """Return a state with free rows and free lines around an empty cache.
 
@@ -214,12 +221,13 @@ def init_state(
       stop_ids: `[S]` int64.
       sampling: per line; the default samples from the model's own distribution.
       version: of the weights.
+      support_size: K, how many ids a kept support has at most; 0 keeps none.
     """
     rows, slots = cache.keys[0].shape[:2]
     device = cache.keys[0].device
     free = torch.full((rows,), Rows.IDLE, dtype=torch.int64, device=device)
     return RolloutState(
-        records=init_records(num_records, slots - 1, device),
+        records=init_records(num_records, slots - 1, device, support_size),
         rows=Rows(record=free, cached=torch.zeros_like(free)),
         queue=Queue(
             ticket=torch.full((num_records + 1,), Queue.NO_TICKET, dtype=torch.int64, device=device),
