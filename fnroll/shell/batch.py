@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fnroll.shell.checks import check_bool, check_int
+from fnroll.shell.checks import check_bool, check_int, fail
+from fnroll.shell.lines import parse_json, read_lines
 from fnroll.shell.record import RolloutRecord, Status
 
 
@@ -35,6 +36,9 @@ class RolloutRequest:
     """Keep the records that are already complete or truncated, and roll out the others from their prompts."""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.records, Iterable):
+            fail("RolloutRequest", "records", self.records, "a sequence of RolloutRecords")
+        object.__setattr__(self, "records", tuple(self.records))
         check_int("RolloutRequest", "n", self.n, least=1)
         check_bool("RolloutRequest", "resume", self.resume)
         for index, record in enumerate(self.records):
@@ -119,15 +123,14 @@ class RolloutBatch:
           ValueError: naming the line that is damaged and what is wrong with it.
         """
         records = []
-        with Path(path).open(encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
-                try:
-                    values = json.loads(line)
-                    if not isinstance(values, dict):
-                        raise ValueError(f"a record is a JSON object, this is a {type(values).__name__}")
-                    records.append(RolloutRecord.from_dict(values))
-                except (ValueError, TypeError) as error:
-                    raise ValueError(f"{path}, line {number}: {error}") from error
+        for number, line in read_lines(path):
+            try:
+                values = parse_json(line)
+                if not isinstance(values, dict):
+                    raise ValueError(f"a record is a JSON object, this is a {type(values).__name__}")
+                records.append(RolloutRecord.from_dict(values))
+            except (ValueError, TypeError) as error:
+                raise ValueError(f"{path}, line {number}: {error}") from error
         return cls(tuple(records))
 
 
@@ -139,7 +142,7 @@ def dump_record(record: RolloutRecord) -> str:
     """
     try:
         line = json.dumps(record.to_dict(), ensure_ascii=False) + "\n"
-    except TypeError as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise TypeError(f"{record.label} cannot be written as JSON: {error}") from error
     # A lone surrogate, legal in JSON escapes, has no UTF-8.
     return line if _is_encodable(line) else json.dumps(record.to_dict()) + "\n"

@@ -12,6 +12,14 @@ def fail(owner: str, name: str, value: Any, allowed: str) -> NoReturn:
     raise ValueError(f"{owner}.{name} is {value!r}; it must be {allowed}")
 
 
+def is_finite(value: Any) -> bool:
+    """Say whether a value is a number that a float can hold, and not a bool."""
+    try:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:
+        return False
+
+
 def check_int(owner: str, name: str, value: Any, *, least: int, optional: bool = False) -> None:
     """Require an int of at least `least`; a bool is not an int here."""
     if optional and value is None:
@@ -27,8 +35,7 @@ def check_number(
     """Require a finite number in `[above, most]`, or in `(above, most]` when `open_`."""
     if optional and value is None:
         return
-    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not number or value > most or value < above or (open_ and value == above):
+    if not is_finite(value) or value > most or value < above or (open_ and value == above):
         bound = f"{'above' if open_ else 'at least'} {above:g}"
         bound += f" and at most {most:g}" if most < math.inf else ""
         fail(owner, name, value, f"a finite number {bound}" + (", or None" if optional else ""))

@@ -108,5 +108,5 @@ class RolloutConfig:
         check_bool(name, "progress", self.progress, optional=True)
         check_bool(name, "allow_control_tokens", self.allow_control_tokens)
         for path in ("log", "replay"):
-            if not isinstance(getattr(self, path), str | None):
+            if not isinstance(getattr(self, path), str | None) or getattr(self, path) == "":
                 fail(name, path, getattr(self, path), "a path, or None")

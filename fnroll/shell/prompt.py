@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
 
 from fnroll.dialogue.chat import Chat, Segment
+from fnroll.shell.lines import parse_json, read_lines
 from fnroll.shell.record import RolloutRecord
 
 
@@ -72,7 +72,7 @@ class Prompts:
 
 
 def _parse_line(line: str) -> RolloutRecord:
-    value = json.loads(line)
+    value = parse_json(line)
     if isinstance(value, str):
         return RolloutRecord(messages=[{"role": "user", "content": value}])
     if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
@@ -80,8 +80,12 @@ def _parse_line(line: str) -> RolloutRecord:
     if isinstance(value, list) and value and all(type(item) is int for item in value):
         return RolloutRecord(prompt_ids=value)
     if isinstance(value, dict):
-        if isinstance(value.get("prompt"), str):
+        if "prompt" in value:
             content = value.pop("prompt")
+            if not isinstance(content, str):
+                raise ValueError(f"prompt is {content!r}; it must be a string")
+            if "messages" in value or "prompt_ids" in value:
+                raise ValueError("a prompt needs one of prompt, messages and prompt_ids, both given")
             value["messages"] = [{"role": "user", "content": content}]
         return RolloutRecord.from_dict(value)
     raise ValueError(
@@ -102,12 +106,7 @@ def read_prompts(path: str | os.PathLike[str]) -> list[RolloutRecord]:
     file = Path(path)
     is_json = file.suffix in (".jsonl", ".json")
     records = []
-    try:
-        lines = file.read_text(encoding="utf-8").split("\n")
-    except UnicodeDecodeError as error:
-        line = error.object[: error.start].count(b"\n") + 1
-        raise ValueError(f"{file}, line {line}: not UTF-8 text ({error.reason})") from error
-    for number, text in enumerate(lines, 1):
+    for number, text in read_lines(file):
         if not text.strip():
             continue
         try:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from fnroll.shell.checks import check_int, fail
+from fnroll.shell.checks import check_choice, check_int, fail
 
 Message = Mapping[str, Any]
 
@@ -40,6 +41,11 @@ class Reason(StrEnum):
     """The tool runner itself failed."""
     ABORTED = "aborted"
     """The rollout was stopped from outside."""
+
+
+def _is_list(value: Any) -> bool:
+    # Arrays and tensors pass: their items are looked at where a model and its vocabulary are known.
+    return not isinstance(value, str | bytes | Mapping) and hasattr(value, "__len__")
 
 
 _PER_TOKEN = ("tokens", "loss_mask", "log_probs", "weight_versions")
@@ -108,8 +114,35 @@ class RolloutRecord:
         if len(set(lengths.values())) > 1:
             found = ", ".join(f"{name} {length}" for name, length in lengths.items())
             raise ValueError(f"{self.label}: fields with an entry per token differ in length: {found}")
-        if self.sample is not None:
-            check_int("RolloutRecord", "sample", self.sample, least=0)
+        self._check_prompt()
+        self._check_values()
+
+    def _check_prompt(self) -> None:
+        messages, ids = self.messages, self.prompt_ids
+        if messages is not None and not (
+            _is_list(messages) and all(isinstance(m, Mapping) for m in messages)
+        ):
+            fail(
+                "RolloutRecord", "messages", messages, "a list of messages, each a dict with role and content"
+            )
+        if ids is not None and not _is_list(ids):
+            fail("RolloutRecord", "prompt_ids", ids, "a list of ids")
+        length, most = self.prompt_length, len(self.tokens or ())
+        if length is not None and not (type(length) is int and 0 <= length <= most):
+            fail("RolloutRecord", "prompt_length", length, f"an int from 0 to {most}, the number of tokens")
+
+    def _check_values(self) -> None:
+        check = functools.partial(check_int, "RolloutRecord")
+        check("sample", self.sample, least=0, optional=True)
+        check("num_turns", self.num_turns, least=0)
+        check("num_tool_outputs_truncated", self.num_tool_outputs_truncated, least=0)
+        if self.group is not None and type(self.group) is not int:
+            fail("RolloutRecord", "group", self.group, "an int, or None")
+        for name, choices in (("status", Status), ("reason", Reason)):
+            if getattr(self, name) is not None:
+                check_choice("RolloutRecord", name, getattr(self, name), [str(choice) for choice in choices])
+        if not isinstance(self.reward, int | float | None):
+            fail("RolloutRecord", "reward", self.reward, "a number, or None")
         if self.prompt_id is not None and (
             not isinstance(self.prompt_id, int | str) or isinstance(self.prompt_id, bool)
         ):
@@ -157,6 +190,8 @@ class RolloutRecord:
         fields: dict[str, Any] = dict(values)
         for name in (*_PER_TOKEN, "tool_calls"):
             if fields.get(name) is not None:
+                if not isinstance(fields[name], list | tuple):
+                    fail("RolloutRecord", name, fields[name], "a list")
                 fields[name] = tuple(fields[name])
         if fields.get("status") is not None:
             fields["status"] = Status(fields["status"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import ExitStack, closing
 from typing import Any
 
@@ -150,12 +150,13 @@ class Rollout:
     def _sampling_params(self, config: SamplingConfig, default: SamplingParams) -> SamplingParams:
         penalty = config.repetition_penalty
         penalty = self.model.repetition_penalty if penalty is None else penalty
+        top_k = min(config.top_k, self.model.vocab_size)
         # A bound that is a power of two lets neighbouring values of top_k share a compiled step.
-        bound = 1 << (config.top_k - 1).bit_length() if config.top_k else 0
+        bound = 1 << (top_k - 1).bit_length() if top_k else 0
         return replace(
             default,
             temperature=torch.full_like(default.temperature, config.temperature),
-            top_k=torch.full_like(default.top_k, config.top_k),
+            top_k=torch.full_like(default.top_k, top_k),
             top_p=torch.full_like(default.top_p, config.top_p),
             repetition_penalty=torch.full_like(default.repetition_penalty, penalty),
             max_top_k=min(bound, self.model.vocab_size),
@@ -385,11 +386,14 @@ def to_record(prompt: Prompt | RolloutRecord) -> RolloutRecord:
         if not prompt:
             raise ValueError("a prompt is an empty string; it must hold at least one character")
         return RolloutRecord(messages=[{"role": "user", "content": prompt}])
-    items: list[Any] = list(prompt.tolist() if isinstance(prompt, Tensor) else prompt)
-    if all(isinstance(item, int) for item in items):
-        return RolloutRecord(prompt_ids=items)
-    if all(isinstance(item, dict) for item in items):
-        return RolloutRecord(messages=items)
+    if isinstance(prompt, Tensor):
+        prompt = prompt.tolist()
+    if isinstance(prompt, Sequence):
+        items: list[Any] = list(prompt)
+        if all(isinstance(item, int) for item in items):
+            return RolloutRecord(prompt_ids=items)
+        if all(isinstance(item, dict) for item in items):
+            return RolloutRecord(messages=items)
     raise ValueError(
         f"a prompt is {prompt!r}; it must be a string, a list of messages (dicts with role and content) or a "
         f"list of ids"
@@ -425,6 +429,8 @@ def generate(
       config: all of the configuration; `max_length` and `rows` then come from it.
       **sampling: fields of `SamplingConfig`: `temperature`, `top_k`, ...
     """
+    if isinstance(prompts, str) or not isinstance(prompts, Iterable):
+        raise ValueError(f"prompts is {prompts!r}; it must be a list of prompts")
     config = RolloutConfig(max_length=max_length, rows=rows) if config is None else config
     request = RolloutRequest([to_record(prompt) for prompt in prompts], n)
     with Rollout(model, tokenizer, config, tools) as rollout:
