@@ -229,7 +229,9 @@ class Rollout:
             flights = self._make_flights(records, sampling, seed, step, keep)
         if not flights:
             return
-        lines = min(len(flights), max(_MIN_LINES, 8 * self.config.rows))
+        lines = max(_MIN_LINES, 8 * self.config.rows)
+        if self.config.backend == "eager":  # else a request of another size would be another graph
+            lines = min(len(flights), lines)
         with ExitStack() as stack:
             driver = Driver(
                 self._init_state(lines, sampling),
