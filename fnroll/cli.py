@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from rich.console import Console
 
@@ -96,13 +96,18 @@ class RecordFile:
 
     def __init__(self, path: str | None) -> None:
         self.path = None if path is None else Path(path)
-        self._file = None if self.path is None else self.path.open("w", encoding="utf-8")
+        self._file: TextIO | None = None
+        if self.path is not None and not self.path.parent.is_dir():
+            raise FileNotFoundError(f"there is no folder {str(self.path.parent)!r} to write {path} into")
 
     def write(self, index: int, record: RolloutRecord) -> None:
         """Append a record, flushed, so that a crash loses none that had ended."""
-        if self._file is not None:
-            self._file.write(dump_record(record))
-            self._file.flush()
+        if self.path is None:
+            return
+        if self._file is None:  # not before: bad input leaves an earlier file as it was
+            self._file = self.path.open("w", encoding="utf-8")
+        self._file.write(dump_record(record))
+        self._file.flush()
 
     def close(self, batch: RolloutBatch) -> None:
         """Put the records that have ended in order."""
@@ -147,7 +152,7 @@ def _roll_out(args: argparse.Namespace, prompts: list[RolloutRecord], console: C
             file.close(rollout.finished)
         print_batch(console, rollout.finished, tokenizer)
         print_profile(console, rollout.profile)
-        if args.out:
+        if args.out and len(rollout.finished):
             console.print(f"{len(rollout.finished)} records written to {args.out}")
     return code
 
