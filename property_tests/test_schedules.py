@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fnroll.models import causal_lm, toy_logits, toy_model
-from fnroll.models.tiny import TINY_MODELS, forward_of, tiny_model
+from fnroll.models.zoo import TINY_MODELS, forward_of, tiny_model
 from fnroll.shell.config import SamplingConfig
 from fnroll.testing.strategies import Schedule, Work, schedules, works
 from property_tests.laws import records_equal_the_oracle, schedules_give_the_same_records

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from fnroll import RolloutBatch
 from fnroll.cli import main
-from fnroll.models.tiny import tiny_model
+from fnroll.models.zoo import tiny_model
 
 WORDS = ["<pad>", "<bos>", "<eos>", *[f"w{i}" for i in range(3, 48)]]
 

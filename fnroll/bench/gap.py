@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
+from fnroll.shell.generate import generate
 from fnroll.shell.record import RolloutRecord
-from fnroll.shell.rollout import generate
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ def score_tokens(
     module: nn.Module,
     input_ids: Tensor,
     position_ids: Tensor,
-    attention_mask: Tensor,
+    attention_mask: Tensor | None,
     loss_mask: Tensor,
     *,
     temperature: float = 1.0,
@@ -80,7 +80,7 @@ def score_tokens(
       module: a Hugging Face causal language model, in whatever mode it is in.
       input_ids: `[R, T]` int64, padded on the right.
       position_ids: `[R, T]` int64.
-      attention_mask: `[R, T]` int64, 1 on tokens.
+      attention_mask: `[R, T]` int64, 1 on tokens; None for packed rows, parted by their positions.
       loss_mask: `[R, T]` bool, True on sampled tokens.
       temperature: of sampling.
       repetition_penalty: of sampling.

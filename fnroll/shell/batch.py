@@ -8,10 +8,12 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fnroll.shell.checks import check_bool, check_int, fail
 from fnroll.shell.lines import parse_json, read_lines
 from fnroll.shell.record import RolloutRecord, Status
+from fnroll.shell.training import TrainingBatch, to_training
 
 
 def hash_prompt_id(prompt_id: int | str) -> int:
@@ -101,6 +103,10 @@ class RolloutBatch:
 
     def __getitem__(self, index: int) -> RolloutRecord:
         return self.records[index]
+
+    def to_training(self, **options: Any) -> TrainingBatch:
+        """Return the records as tensors; the options are those of `fnroll.to_training`."""
+        return to_training(self.records, **options)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the records as JSON Lines; the file is whole or it is the one that was there before."""

@@ -35,6 +35,11 @@ class SamplingConfig:
     tool_output_keep: Literal["start", "end", "both"] = "start"
     """Which end of a tool output survives the cut."""
 
+    @property
+    def is_truncating(self) -> bool:
+        """Whether tokens are drawn from less than the whole vocabulary."""
+        return self.temperature > 0 and (self.top_k > 0 or self.top_p < 1)
+
     def __post_init__(self) -> None:
         name = type(self).__name__
         check_number(name, "temperature", self.temperature, above=0)
@@ -79,6 +84,9 @@ class RolloutConfig:
     """Tool calls that run at the same time."""
     return_log_probs: bool = True
     """Keep the log-probs in the records."""
+    support_size: int = 0
+    """Keep the ids that each token was drawn from, where `top_k` or `top_p` cut the vocabulary, and draw from
+    at most so many; 0 keeps none. `fnroll.score` then gives an unchanged policy a ratio of 1."""
     progress: bool | None = None
     """Show a progress bar on standard error; None shows it on a terminal."""
     allow_control_tokens: bool = False
@@ -105,6 +113,7 @@ class RolloutConfig:
         check_number(name, "tool_timeout_s", self.tool_timeout_s, above=0, open_=True, optional=True)
         check("max_concurrent_tools", self.max_concurrent_tools, least=1)
         check_bool(name, "return_log_probs", self.return_log_probs)
+        check("support_size", self.support_size, least=0)
         check_bool(name, "progress", self.progress, optional=True)
         check_bool(name, "allow_control_tokens", self.allow_control_tokens)
         for path in ("log", "replay"):

@@ -67,6 +67,8 @@ class Tape:
     loss_mask: list[bool]
     log_probs: list[float]
     weight_versions: list[int]
+    support: list[list[int]] | None = None
+    """What each token was drawn from, -1 left in; None where supports are not kept."""
 
 
 @dataclass(frozen=True)
@@ -285,8 +287,8 @@ class Driver:
         records, index = self.state.records, self._tensor(lines)
         lengths = records.length[index].tolist()
         longest = max(lengths)
-        columns = [
-            field[index, :longest].tolist()
-            for field in (records.tokens, records.loss_mask, records.log_probs, records.weight_version)
-        ]
+        fields = [records.tokens, records.loss_mask, records.log_probs, records.weight_version]
+        if records.support is not None:
+            fields.append(records.support)
+        columns = [field[index, :longest].tolist() for field in fields]
         return [Tape(*(column[place][:length] for column in columns)) for place, length in enumerate(lengths)]

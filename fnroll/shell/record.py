@@ -48,7 +48,7 @@ def _is_list(value: Any) -> bool:
     return not isinstance(value, str | bytes | Mapping) and hasattr(value, "__len__")
 
 
-_PER_TOKEN = ("tokens", "loss_mask", "log_probs", "weight_versions")
+_PER_TOKEN = ("tokens", "loss_mask", "log_probs", "weight_versions", "support")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +78,8 @@ class RolloutRecord:
     """Nats, under the distribution the token was drawn from; 0 where the mask is False."""
     weight_versions: tuple[int, ...] | None = None
     """Version of the weights that sampled the token; -1 where the mask is False."""
+    support: tuple[tuple[int, ...], ...] | None = None
+    """The ids that each sampled token was drawn from, likeliest first; empty for the whole vocabulary."""
     status: Status | None = None
     """How the record ended; None before a rollout."""
     reason: Reason | None = None
@@ -193,6 +195,8 @@ class RolloutRecord:
                 if not isinstance(fields[name], list | tuple):
                     fail("RolloutRecord", name, fields[name], "a list")
                 fields[name] = tuple(fields[name])
+        if fields.get("support") is not None:
+            fields["support"] = tuple(map(tuple, fields["support"]))
         if fields.get("status") is not None:
             fields["status"] = Status(fields["status"])
         if fields.get("reason") is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, closing
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fnroll.core.rng import init_keys
 from fnroll.core.tree import replace
-from fnroll.core.types import Cache, RolloutState, SamplingParams, init_state
+from fnroll.core.types import Cache, RolloutState, init_state
 from fnroll.dialogue.chat import Chat, Segment, init_chat
 from fnroll.dialogue.parsers import Parser, detect_parser, get_parser
 from fnroll.dialogue.tool import ToolSet
@@ -24,16 +24,17 @@ from fnroll.shell.budget import Budget
 from fnroll.shell.checks import check_int
 from fnroll.shell.config import RolloutConfig, SamplingConfig
 from fnroll.shell.conversation import Conversations
-from fnroll.shell.driver import Driver, Ended, Flight
+from fnroll.shell.driver import Driver, Ended, Flight, Tape
 from fnroll.shell.log import EffectLog
 from fnroll.shell.lowered import LoweredSteps
 from fnroll.shell.profile import Profile
 from fnroll.shell.progress import show_progress
 from fnroll.shell.prompt import Prompts
-from fnroll.shell.record import Message, Reason, RolloutRecord, Status
+from fnroll.shell.record import Reason, RolloutRecord, Status
 from fnroll.shell.replay import ReplayRunner
 from fnroll.shell.result import Runner
 from fnroll.shell.runner import ToolRunner
+from fnroll.shell.sampler import sampling_params
 
 OnRecord = Callable[[int, RolloutRecord], None]
 _MIN_LINES = 256
@@ -144,26 +145,9 @@ class Rollout:
             num_records=num_records,
             stop_ids=torch.tensor(self.stop_ids),
             version=self.weight_version,
+            support_size=self.config.support_size if sampling.is_truncating else 0,
         )
-        return replace(state, sampling=self._sampling_params(sampling, state.sampling))
-
-    def _sampling_params(self, config: SamplingConfig, default: SamplingParams) -> SamplingParams:
-        penalty = config.repetition_penalty
-        penalty = self.model.repetition_penalty if penalty is None else penalty
-        top_k = min(config.top_k, self.model.vocab_size)
-        # A bound that is a power of two lets neighbouring values of top_k share a compiled step.
-        bound = 1 << (top_k - 1).bit_length() if top_k else 0
-        return replace(
-            default,
-            temperature=torch.full_like(default.temperature, config.temperature),
-            top_k=torch.full_like(default.top_k, top_k),
-            top_p=torch.full_like(default.top_p, config.top_p),
-            repetition_penalty=torch.full_like(default.repetition_penalty, penalty),
-            max_top_k=min(bound, self.model.vocab_size),
-            use_top_p=config.top_p < 1.0,
-            use_penalty=penalty != 1.0,
-            use_noise=config.temperature > 0.0,
-        )
+        return replace(state, sampling=sampling_params(self.model, sampling, state.sampling))
 
     def generate(
         self,
@@ -339,6 +323,7 @@ class Rollout:
             loss_mask=tuple(tape.loss_mask),
             log_probs=tuple(tape.log_probs) if self.config.return_log_probs else None,
             weight_versions=tuple(tape.weight_versions),
+            support=_support(tape),
             status=ended.status,
             reason=ended.reason,
             num_turns=flight.num_turns,
@@ -369,71 +354,11 @@ class Rollout:
         self.shutdown()
 
 
+def _support(tape: Tape) -> tuple[tuple[int, ...], ...] | None:
+    if tape.support is None:
+        return None
+    return tuple(tuple(token for token in ids if token >= 0) for ids in tape.support)
+
+
 def _identity(record: RolloutRecord) -> int | str:
     return 0 if record.prompt_id is None else record.prompt_id
-
-
-Prompt = str | Sequence[Message] | Sequence[int]
-
-
-def to_record(prompt: Prompt | RolloutRecord) -> RolloutRecord:
-    """Return the record of a prompt: a string (one user message), messages, or ids.
-
-    Raises:
-      ValueError: if it is none of these.
-    """
-    if isinstance(prompt, RolloutRecord):
-        return prompt
-    if isinstance(prompt, str):
-        if not prompt:
-            raise ValueError("a prompt is an empty string; it must hold at least one character")
-        return RolloutRecord(messages=[{"role": "user", "content": prompt}])
-    if isinstance(prompt, Tensor):
-        prompt = prompt.tolist()
-    if isinstance(prompt, Sequence):
-        items: list[Any] = list(prompt)
-        if all(isinstance(item, int) for item in items):
-            return RolloutRecord(prompt_ids=items)
-        if all(isinstance(item, dict) for item in items):
-            return RolloutRecord(messages=items)
-    raise ValueError(
-        f"a prompt is {prompt!r}; it must be a string, a list of messages (dicts with role and content) or a "
-        f"list of ids"
-    )
-
-
-def generate(
-    model: nn.Module | Model,
-    tokenizer: Any,
-    prompts: Sequence[Prompt | RolloutRecord],
-    *,
-    max_length: int,
-    n: int = 1,
-    rows: int = 16,
-    seed: int = 0,
-    step: int = 0,
-    tools: ToolSet | Sequence[Any] = (),
-    config: RolloutConfig | None = None,
-    **sampling: Any,
-) -> RolloutBatch:
-    """Roll out prompts in one call.
-
-    Args:
-      model: a Hugging Face causal language model.
-      tokenizer: of the model; None if all prompts are ids.
-      prompts: strings (each one user message), message lists or id lists.
-      max_length: tokens of a record, prompt and all.
-      n: samples of each prompt.
-      rows: records that decode at the same time.
-      seed: of the noise.
-      step: of the training loop.
-      tools: what the model may call.
-      config: all of the configuration; `max_length` and `rows` then come from it.
-      **sampling: fields of `SamplingConfig`: `temperature`, `top_k`, ...
-    """
-    if isinstance(prompts, str) or not isinstance(prompts, Iterable):
-        raise ValueError(f"prompts is {prompts!r}; it must be a list of prompts")
-    config = RolloutConfig(max_length=max_length, rows=rows) if config is None else config
-    request = RolloutRequest([to_record(prompt) for prompt in prompts], n)
-    with Rollout(model, tokenizer, config, tools) as rollout:
-        return rollout.generate(request, SamplingConfig(**sampling), seed=seed, step=step)

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
 from fnroll import RolloutInterrupted, SamplingConfig
 from fnroll.models import UnsupportedModelError, causal_lm
-from fnroll.models.tiny import TINY_MODELS, _common, tiny_model
+from fnroll.models.zoo import TINY_MODELS, _common, tiny_model
 from tests.models.helpers import PROMPTS, engine, request, roll, same_tokens, worst_error
 
 _EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 16}

@@ -11,7 +11,7 @@ from fnroll.core.rng import init_keys
 from fnroll.core.types import init_state
 from fnroll.models import causal_lm
 from fnroll.models.scoring import can_chunk, score_tokens
-from fnroll.models.tiny import TINY_MODELS, tiny_model
+from fnroll.models.zoo import TINY_MODELS, tiny_model
 from tests.core.test_logits import hard_logits, params
 
 PROMPTS = ([5, 6, 7], [9], [11, 12, 13, 14, 15, 16])

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from fnroll.models.tiny import tiny_model
 from fnroll.models.twin import make_twin, relink
+from fnroll.models.zoo import tiny_model
 
 
 class Layer(nn.Module):

@@ -9,7 +9,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 import fnroll.shell.lowered as lowered_module
 from fnroll import Rollout, RolloutConfig, RolloutRecord, RolloutRequest, SamplingConfig
 from fnroll.models import causal_lm, toy_model
-from fnroll.models.tiny import tiny_model
+from fnroll.models.zoo import tiny_model
 
 HARD = SamplingConfig(temperature=0.9, top_k=9, top_p=0.95, repetition_penalty=1.2)
 

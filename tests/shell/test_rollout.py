@@ -15,7 +15,7 @@ from fnroll import (
     generate,
 )
 from fnroll.models import causal_lm, toy_logits, toy_model
-from fnroll.models.tiny import tiny_model
+from fnroll.models.zoo import tiny_model
 from tests.shell.scripted import scripted_model
 
 
