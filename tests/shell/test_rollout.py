@@ -271,13 +271,14 @@ def interrupt_after(count):
 
 
 def test_ctrl_c_keeps_what_had_ended_and_the_rollout_goes_on_working():
-    prompts = [[7, 5], [8, 5], [9, 5], [8, 6]]
+    # The second ends before the first; two have ended then, and two have not.
+    prompts = [[9, 5], [8, 5], [7, 5], [8, 6]]
     with engine(scripted_model(SCRIPTS)) as rollout:
         whole = rollout.generate(request(prompts), SamplingConfig(temperature=0.0))
         with pytest.raises(RolloutInterrupted, match="2 of 4 records had ended") as caught:
             rollout.generate(request(prompts), SamplingConfig(temperature=0.0), on_record=interrupt_after(2))
         assert isinstance(caught.value, KeyboardInterrupt)
-        assert caught.value.batch == rollout.finished == RolloutBatch((whole[1], whole[2]))
+        assert caught.value.batch == rollout.finished == RolloutBatch((whole[0], whole[1]))
         assert rollout.generate(request(prompts), SamplingConfig(temperature=0.0)) == whole
 
 
