@@ -66,6 +66,7 @@ class Donated:
         self.step, self.names = step, tuple(names)
         self.run = self._absorb if run is None else run
         self.is_eager = run is None
+        self._is_checked = False
         self.__name__ = f"donate({_name(step)})"
 
     def _is_state(self, value: Any) -> bool:
@@ -88,19 +89,17 @@ class Donated:
         state = self._find(args)
         result = self.step(*args, **kwargs)
         after = self._find(result)
-        old, new = self._leaves(state), self._leaves(after)
+        before = [tree_flatten(getattr(state, name))[0] for name in self.names]
+        behind = [tree_flatten(getattr(after, name)) for name in self.names]
+        old = [leaf for leaves in before for leaf in leaves]
+        new = [leaf for leaves, _ in behind for leaf in leaves]
         self._check_sources(state, old, new)
         for target, source in zip(old, new, strict=True):
             if source is not target:
                 target.copy_(source)
-        kept = replace(after, **{name: self._moved(state, after, name) for name in self.names})
+        moved = [tree_unflatten(leaves, spec) for leaves, (_, spec) in zip(before, behind, strict=True)]
+        kept = replace(after, **dict(zip(self.names, moved, strict=True)))
         return kept if result is after else tuple(kept if value is after else value for value in result)
-
-    @staticmethod
-    def _moved(state: Any, after: Any, name: str) -> Any:
-        """Return a field as the step left it, in the buffers of the state that the step was given."""
-        _, spec = tree_flatten(getattr(after, name))
-        return tree_unflatten(tree_flatten(getattr(state, name))[0], spec)
 
     def _check_sources(self, state: Any, old: list[Tensor], new: list[Tensor]) -> None:
         if len(old) != len(new):
@@ -135,7 +134,9 @@ class Donated:
                 result = self.run(*args, **kwargs)
         else:
             result = self.run(*args, **kwargs)
-        self._check_outputs(result, leaves)
+        if not self._is_checked:  # what an output is a view of depends on the step, not on the values
+            self._check_outputs(result, leaves)
+            self._is_checked = True
         self._consume(state, self._find(result))
         return result
 
