@@ -107,7 +107,7 @@ def print_rows(console: Console, rows: list[Row]) -> None:
         some = [row for row in rows if row["workload"] == workload]
         table = Table(box=box.SIMPLE_HEAD, title=workload, title_justify="left")
         for name in list(some[0])[1:]:
-            table.add_column(name.replace("_", "\n"), justify="right")
+            table.add_column(name.replace("_", "\n"), justify="right", no_wrap=True)
         for row in some:
             table.add_row(*[_cell(value) for value in list(row.values())[1:]])
         console.print(table)
