@@ -27,6 +27,7 @@ from fnroll.shell.checks import check_choice
 from fnroll.shell.config import RolloutConfig, SamplingConfig
 from fnroll.shell.prompt import read_prompts
 from fnroll.shell.record import RolloutRecord
+from fnroll.shell.replay import ReplayError
 from fnroll.shell.report import print_batch, print_profile
 from fnroll.shell.rollout import Rollout, RolloutInterrupted
 
@@ -199,7 +200,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _run(args, console)
     except KeyboardInterrupt:
         return _INTERRUPTED
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, ReplayError) as error:
         print(f"fnroll: {error}", file=sys.stderr)
         return 2
 

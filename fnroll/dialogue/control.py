@@ -102,8 +102,12 @@ class Encoder:
             inside: the first piece follows other text instead.
         """
         ids = self._encode_inside(pieces[0], anchor) if inside else self.encode_after(pieces[0], anchor)
+        known = dict[str, list[int]]()
         for piece in pieces[1:]:
-            ids += self._encode_inside(piece, anchor)
+            # A text full of control tokens is many pieces, and few different ones.
+            if piece not in known:
+                known[piece] = self._encode_inside(piece, anchor)
+            ids += known[piece]
         return ids
 
     def _encode_inside(self, piece: str, anchor: str) -> list[int]:

@@ -5,7 +5,8 @@ the ids to append after them, so that the whole equals what the chat template an
 full conversation wherever the template lets it. See `docs/conversations.md`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,6 +119,24 @@ class Chat:
             is_exact=ended in (None, ending.stop_id) and whole == prompt + text + stop + joined,
         )
 
+    def surely_exceeds(self, outputs: Iterable[str], count: int) -> bool:
+        """Return whether outputs take more than `count` tokens, told from the start of a huge text.
+
+        No answer is given for a text of ordinary size: False says nothing.
+
+        Args:
+            outputs: contents of messages; white space around them may be nothing to a template.
+            count: of tokens.
+        """
+        text = "".join(output.strip() for output in outputs)
+        start = text[: _HUGE * (count + 1)]
+        if len(start) == len(text):
+            return False
+        cut = init_mark(start)
+        shown = start if self.allow_control_tokens else self.encoder.shield(start, cut)
+        pieces = Counter(shown.split(cut))
+        return sum(len(self.encoder.encode(piece)) * times for piece, times in pieces.items()) > count + 1
+
     def turn_text(self, sampled: Sequence[int]) -> str:
         """Return the text of one sampled turn for a parser, without its final stop id.
 
@@ -141,6 +160,9 @@ class Chat:
     def _header(self, messages: Sequence[Message], text: str) -> str:
         return self.template.header(messages, text, self.encoder.controls)
 
+
+# Characters for each token that fits, from which on a text is first looked at by its start alone.
+_HUGE = 8
 
 # Stands in for the conversation of a record that came as ids only: some templates refuse one without a user.
 _QUESTION: tuple[Message, ...] = ({"role": "user", "content": "?"},)

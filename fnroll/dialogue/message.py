@@ -31,6 +31,10 @@ class ParseError:
     """Where the attempt stands in the sampled text."""
 
 
+Outcome = ToolCall | ParseError
+"""What became of one attempt at a call."""
+
+
 @dataclass(frozen=True)
 class Message:
     """A parsed turn."""
@@ -45,6 +49,6 @@ class Message:
     """Malformed calls, in order."""
 
     @property
-    def outcomes(self) -> tuple[ToolCall | ParseError, ...]:
+    def outcomes(self) -> tuple[Outcome, ...]:
         """Calls and errors together, in the order in which the model wrote them."""
         return tuple(sorted((*self.calls, *self.errors), key=lambda outcome: outcome.span))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fnroll.dialogue.cut import cut_output
+from fnroll.dialogue.message import Outcome, ParseError
 from fnroll.shell.config import RolloutConfig, SamplingConfig
 from fnroll.shell.record import Reason
 
@@ -35,6 +37,19 @@ class Budget:
         if turn is not None and length + turn < limit:
             return length + turn, Reason.TURN_LENGTH
         return limit, Reason.LENGTH
+
+    def has_room(self, length: int) -> bool:
+        """Whether anything can follow `length` tokens with a token to sample after it."""
+        return length + 1 < self.config.max_length
+
+    def limit_calls(self, outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
+        """Return the calls of a turn that are answered, and one answer for all those that are too many."""
+        most = self.config.max_calls_per_turn
+        if most is None or len(outcomes) <= most:
+            return tuple(outcomes)
+        rest = outcomes[most:]
+        text = f"Error: a turn may make at most {most} tool calls; the other {len(rest)} were not run."
+        return (*outcomes[:most], ParseError(text, (rest[0].span[0], rest[-1].span[1])))
 
     def cut(self, text: str) -> tuple[str, bool]:
         """Return a tool output as the model reads it, and whether it was cut."""

@@ -82,6 +82,8 @@ class RolloutConfig:
     """Seconds that one tool call may take; None waits for ever."""
     max_concurrent_tools: int = 32
     """Tool calls that run at the same time."""
+    max_calls_per_turn: int | None = 64
+    """Tool calls of one turn; one answer tells the model that the others did not run. None runs all."""
     return_log_probs: bool = True
     """Keep the log-probs in the records."""
     support_size: int = 0
@@ -112,6 +114,7 @@ class RolloutConfig:
         check("poll_every", self.poll_every, least=1)
         check_number(name, "tool_timeout_s", self.tool_timeout_s, above=0, open_=True, optional=True)
         check("max_concurrent_tools", self.max_concurrent_tools, least=1)
+        check("max_calls_per_turn", self.max_calls_per_turn, least=1, optional=True)
         check_bool(name, "return_log_probs", self.return_log_probs)
         check("support_size", self.support_size, least=0)
         check_bool(name, "progress", self.progress, optional=True)

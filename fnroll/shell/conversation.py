@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from fnroll.dialogue.chat import Chat, Segment
-from fnroll.dialogue.message import ParseError, ToolCall
+from fnroll.dialogue.message import Outcome, ToolCall
 from fnroll.dialogue.parsers import Parser
 from fnroll.dialogue.parsers.turn import Tools
 from fnroll.shell.budget import Budget
@@ -14,8 +14,6 @@ from fnroll.shell.driver import Flight, Return, Tape
 from fnroll.shell.log import EffectLog, turn_events
 from fnroll.shell.record import Reason, Status
 from fnroll.shell.result import Runner, ToolResult, TurnKey
-
-Outcome = ToolCall | ParseError
 
 
 def call_id(turn: int, index: int) -> str:
@@ -61,13 +59,16 @@ class Conversations:
         sampled = tape.tokens[flight.turn_start :]
         prefix = self._segments[flight.index].prefix
         message = self.parser.parse(self.chat.turn_text(sampled), prefix=prefix, tools=self.schemas)
-        outcomes = message.outcomes
+        outcomes = self.budget.limit_calls(message.outcomes)
         if not outcomes:
             return Status.COMPLETED, Reason.EOS
         if flight.num_turns >= self.budget.max_turns:
             return Status.TRUNCATED, Reason.MAX_TURNS
         if self.budget.left(flight.num_sampled) == 0:
             return Status.TRUNCATED, Reason.LENGTH
+        if not self.budget.has_room(len(tape.tokens)):
+            # Whatever the tools would say could not be read.
+            return Status.TRUNCATED, Reason.TOOL_OUTPUT
         key = TurnKey(flight.prompt_id, flight.sample, flight.num_turns - 1)
         self._waiting[key] = (flight, sampled, outcomes)
         self.runner.submit(key, outcomes)
@@ -119,6 +120,9 @@ class Conversations:
                     "status": result.status,
                 }
             )
+        too_long = Return(flight, [], status=Status.TRUNCATED, reason=Reason.TOOL_OUTPUT)
+        if self.chat.surely_exceeds((m["content"] for m in messages), self.budget.config.max_length):
+            return too_long
         try:
             segment = self.chat.continue_turn(self._segments[flight.index].messages, sampled, messages, calls)
         except ValueError:
@@ -127,7 +131,7 @@ class Conversations:
         length = flight.length + len(segment.ids)
         limit, limit_reason = self.budget.limit(length, flight.num_sampled)
         if length >= limit:
-            return Return(flight, [], status=Status.TRUNCATED, reason=Reason.TOOL_OUTPUT)
+            return too_long
         flight.is_exact &= segment.is_exact
         self._segments[flight.index] = segment
         return Return(flight, list(segment.ids), limit, limit_reason)
