@@ -208,8 +208,8 @@ def results_in_completion_order(runner, key, calls, submit=ToolRunner.submit):
     submit(runner, key, list(reversed(calls)))
 
 
-def separator_dropped(chat, history, sampled, following, calls=(), join=Chat.continue_turn):
-    segment = join(chat, history, sampled, following, calls)
+def separator_dropped(chat, *args, join=Chat.continue_turn, **options):
+    segment = join(chat, *args, **options)
     return segment.__class__(segment.ids[1:], *[getattr(segment, n) for n in segment.__slots__[1:]])
 
 

@@ -23,10 +23,11 @@ from fnroll.shell.rollout import Rollout
 
 _PROMPT = ({"role": "user", "content": "Add 1 and 2, again and again."},)
 _TURNS = 3
-_TOKENS = 8
+TURN_TOKENS = (8, 400)
+"""Tokens of a turn: so few that tools take most of the time, and so many that decoding does."""
 
 
-def _script(tokenizer: object, max_length: int) -> Tensor:
+def _script(tokenizer: object, tokens_per_turn: int) -> Tensor:
     """Return the token at each position: turns of filler that end in a call, the last one without."""
     tools = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
     chat = init_chat(tokenizer, tools)  # type: ignore[arg-type]
@@ -36,23 +37,23 @@ def _script(tokenizer: object, max_length: int) -> Tensor:
     tokens = list(segment.ids)
     filler = tokens[-2]
     for turn in range(_TURNS):
-        sampled = [filler] * (_TOKENS - 2) + [call if turn < _TURNS - 1 else filler, stop]
+        sampled = [filler] * (tokens_per_turn - 2) + [call if turn < _TURNS - 1 else filler, stop]
         tokens += sampled
         if turn < _TURNS - 1:
             following = [{"role": "tool", "name": "add", "content": "3"}]
             segment = chat.continue_turn(segment.messages, sampled, following)
             tokens += segment.ids
-    return torch.tensor(tokens + [stop] * (max_length - len(tokens)))
+    return torch.tensor(tokens)
 
 
-def scripted_model(max_length: int) -> Model:
+def scripted_model(tokens_per_turn: int) -> Model:
     """Return a toy that says the same three turns to everybody; the token depends on the position alone."""
     base, tokenizer = chatter_model(), chatter_tokenizer()
-    script = _script(tokenizer, max_length + 1)
+    script = _script(tokenizer, tokens_per_turn)
 
     def fn(params: Tensor, chunk: Chunk, cache: Cache) -> tuple[Tensor, Cache]:
         keys = write_layer(cache.keys[0], chunk.tokens[:, :, None, None].double(), chunk)
-        token = params[chunk.positions[:, -1] + 1]
+        token = params[(chunk.positions[:, -1] + 1).clamp(max=len(params) - 1)]
         logits = torch.nn.functional.one_hot(token, base.vocab_size).double() * 100
         return logits, replace_tree(cache, keys=(keys,))
 
@@ -63,6 +64,7 @@ def scripted_model(max_length: int) -> Model:
 class OverlapResult:
     """One tool latency."""
 
+    tokens_per_turn: int
     latency_s: float
     wall_s: float
     decode_s: float
@@ -89,6 +91,7 @@ class OverlapResult:
 def run_overlap(
     latencies: Sequence[float] = (0.0, 0.05, 0.2, 0.5, 1.0, 2.0),
     *,
+    tokens_per_turn: int = TURN_TOKENS[-1],
     rows: int = 16,
     trajectories: int = 64,
     rounds: int = 3,
@@ -97,20 +100,21 @@ def run_overlap(
     """Measure the wall time of 64 trajectories of three turns for each tool latency in seconds."""
     walls: dict[float, list[float]] = {latency: [] for latency in latencies}
     bare = []
-    _run(0.0, rows, trajectories)
+    model = scripted_model(tokens_per_turn)
+    _run(model, 0.0, rows, trajectories)
     for _ in range(rounds):
-        bare.append(_run(0.0, rows, trajectories))
+        bare.append(_run(model, 0.0, rows, trajectories))
         for latency in latencies:
-            walls[latency].append(_run(latency, rows, trajectories))
-            say(f"latency {latency:g} s: {walls[latency][-1]:.2f} s")
+            walls[latency].append(_run(model, latency, rows, trajectories))
+            say(f"{tokens_per_turn} tokens a turn, latency {latency:g} s: {walls[latency][-1]:.2f} s")
     decode = statistics.median(bare)
     return [
-        OverlapResult(latency, statistics.median(times), decode, (_TURNS - 1) * latency)
+        OverlapResult(tokens_per_turn, latency, statistics.median(times), decode, (_TURNS - 1) * latency)
         for latency, times in walls.items()
     ]
 
 
-def _run(latency: float, rows: int, trajectories: int) -> float:
+def _run(model: Model, latency: float, rows: int, trajectories: int) -> float:
     async def add(a: int, b: int) -> int:
         """Add two numbers.
 
@@ -122,11 +126,10 @@ def _run(latency: float, rows: int, trajectories: int) -> float:
             await asyncio.sleep(latency)
         return a + b
 
-    max_length = 256
     config = RolloutConfig(
-        max_length=max_length, rows=rows, progress=False, max_concurrent_tools=trajectories
+        max_length=len(model.params) + 1, rows=rows, progress=False, max_concurrent_tools=trajectories
     )
-    with Rollout(scripted_model(max_length), chatter_tokenizer(), config, [add]) as rollout:
+    with Rollout(model, chatter_tokenizer(), config, [add]) as rollout:
         record = RolloutRecord(messages=_PROMPT)
         batch = rollout.generate(RolloutRequest([record], trajectories))
         assert all(record.num_turns == _TURNS for record in batch)

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from fnroll.bench.gap import measure_gap
 from fnroll.bench.measure import paired_ratios
-from fnroll.bench.overlap import OverlapResult, run_overlap
+from fnroll.bench.overlap import TURN_TOKENS, OverlapResult, run_overlap
 from fnroll.bench.ragged import RaggedResult, make_ragged, run_ragged
 
 WORKLOADS = ("W2", "gap", "tools")
@@ -84,7 +84,8 @@ def measure_gap_row(model: Any, tokenizer: Any, questions: list[str]) -> list[Ro
 
 def measure_overlap(rounds: int, say: Callable[[str], None]) -> list[Row]:
     """Measure tool latencies; one row for each."""
-    return [_overlap_row(result) for result in run_overlap(rounds=rounds, say=say)]
+    results = [run_overlap(tokens_per_turn=count, rounds=rounds, say=say) for count in TURN_TOKENS]
+    return [_overlap_row(result) for some in results for result in some]
 
 
 def _overlap_row(result: OverlapResult) -> Row:
@@ -92,6 +93,7 @@ def _overlap_row(result: OverlapResult) -> Row:
         "workload": "tools",
         "engine": "fnroll-eager",
         "dtype": "float64",
+        "tokens_per_turn": result.tokens_per_turn,
         "latency_s": result.latency_s,
         "wall_s": result.wall_s,
         "decode_bound_s": result.decode_s,

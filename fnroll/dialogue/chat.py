@@ -52,7 +52,15 @@ def init_chat(
     # A stop token that its own spelling does not give back cannot be looked for in a template's text.
     stops = {index: text if encoder.encode(text) == [index] else "" for index, text in stops.items()}
     chat = Chat(template, encoder, stops, allow_control_tokens)
+    chat = replace(chat, header=_usual_header(chat))
     return _probe(chat) if multi_turn else chat
+
+
+def _usual_header(chat: Chat) -> str:
+    try:
+        return chat.render_prompt(_HISTORY).prefix
+    except ValueError:  # a template may ask for more than a user message
+        return ""
 
 
 def _spell_stops(tokenizer: Tokenizer, stop_ids: Sequence[int] | None) -> dict[int, str]:

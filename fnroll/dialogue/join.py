@@ -23,6 +23,7 @@ class Segment:
         text: their text.
         prefix: the assistant header the text ends with, which a parser needs to read the turn after it.
         messages: the conversation so far: pass it to the next `continue_turn`.
+        rendered: what the template writes for `messages`; spares the next `continue_turn` a render.
         is_exact: the record's text so far is what the template writes for `messages`. False where the
             template rewrites the turn it follows (drops its reasoning, strips it), and where the turn ended
             on a stop token that is not the template's own.
@@ -33,6 +34,7 @@ class Segment:
     prefix: str
     messages: tuple[Message, ...]
     is_exact: bool = True
+    rendered: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,7 @@ class Chat:
         allow_control_tokens: control tokens spelled in new messages become control tokens.
         rewrites_after: roles whose messages make the template rewrite the turn before them, out of "tool",
             "user".
+        header: the assistant header that the template usually writes; found anew where a text ends otherwise.
     """
 
     template: Template
@@ -53,6 +56,7 @@ class Chat:
     stops: Mapping[int, str]
     allow_control_tokens: bool = False
     rewrites_after: frozenset[str] = frozenset()
+    header: str = ""
 
     @property
     def rewrites_history(self) -> bool:
@@ -73,7 +77,7 @@ class Chat:
         _check_messages("messages", messages)
         text = self.template.render(messages)
         ids = tuple(self.encoder.encode_first(text))
-        return Segment(ids, text, self._header(messages, text), tuple(messages))
+        return Segment(ids, text, self._header(messages, text), tuple(messages), rendered=text)
 
     def continue_turn(
         self,
@@ -81,6 +85,8 @@ class Chat:
         sampled: Sequence[int],
         following: Sequence[Message],
         calls: Sequence[Mapping[str, Any]] = (),
+        *,
+        rendered: str | None = None,
     ) -> Segment:
         """Return the ids between a sampled turn and the next one.
 
@@ -94,6 +100,7 @@ class Chat:
             following: the messages after the turn, adjacent tool messages in call order.
             calls: the turn's calls, `{"name": ..., "arguments": {...}, "id": ...}` with the id left out where
                 the template needs none. Only read where the template refuses the turn's plain text.
+            rendered: `rendered` of the segment that `history` comes from, if it is at hand.
 
         Raises:
             ValueError: if a message is malformed or the template shows no end of the turn.
@@ -101,7 +108,7 @@ class Chat:
         _check_messages("following", following)
         history, following = tuple(history) or _QUESTION, map_text(following, repair)
         text, ended = self.turn_text(sampled), _stop_at_end(sampled, self.stops)
-        prompt = self.template.render(history)
+        prompt = self.template.render(history) if rendered is None else rendered
         end, cut = _init_marks(prompt, text, repr(following))
         shown = following if self.allow_control_tokens else self.encoder.shield(following, cut)
         ending = find_ending(self.template, self.stops, history, text, shown, calls, end)
@@ -117,6 +124,7 @@ class Chat:
             prefix=self._header(messages, whole),
             messages=messages,
             is_exact=ended in (None, ending.stop_id) and whole == prompt + text + stop + joined,
+            rendered=whole,
         )
 
     def surely_exceeds(self, outputs: Iterable[str], count: int) -> bool:
@@ -158,6 +166,8 @@ class Chat:
         return text
 
     def _header(self, messages: Sequence[Message], text: str) -> str:
+        if self.header and text.endswith(self.header):
+            return self.header
         return self.template.header(messages, text, self.encoder.controls)
 
 

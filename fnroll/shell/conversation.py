@@ -124,7 +124,8 @@ class Conversations:
         if self.chat.surely_exceeds((m["content"] for m in messages), self.budget.config.max_length):
             return too_long
         try:
-            segment = self.chat.continue_turn(self._segments[flight.index].messages, sampled, messages, calls)
+            last = self._segments[flight.index]
+            segment = self.chat.continue_turn(last.messages, sampled, messages, calls, rendered=last.rendered)
         except ValueError:
             # The template refuses this very conversation; the others go on.
             return Return(flight, [], status=Status.FAILED, reason=Reason.TOOL_ERROR)
