@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
+import warnings
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, closing
 from typing import Any
@@ -114,7 +115,7 @@ class Rollout:
             )
         if self.tokenizer is None or not getattr(self.tokenizer, "chat_template", None):
             return None
-        return init_chat(
+        chat = init_chat(
             self.tokenizer,
             self.tools.schemas,
             stop_ids=self.stop_ids,
@@ -122,6 +123,13 @@ class Rollout:
             allow_control_tokens=self.config.allow_control_tokens,
             multi_turn=self.multi_turn,
         )
+        if self.multi_turn and "tool" in chat.rewrites_after:
+            warnings.warn(
+                "the chat template rewrites a turn once a tool message follows it; records keep what was "
+                "sampled, so their text differs from the template's (record.is_exact is False)",
+                stacklevel=3,
+            )
+        return chat
 
     @functools.cached_property
     def _steps(self) -> LoweredSteps:

@@ -78,7 +78,8 @@ def test_a_template_that_rewrites_history_never_rewrites_a_record(batching):
     """Case template-02: what each turn saw is the record's own beginning, and the record says so."""
     turns = [f"<think>a</think>{call('echo', text='1')}", call("echo", text="2"), "bye"]
     scripts = {"go": turns, "b": ["<think>c</think>bye"], "c": [call("echo", text="3"), "bye"]}
-    rollout = make(scripts, [echo()], forgetful_tokenizer(), batching=batching, rows=2)
+    with pytest.warns(UserWarning, match="rewrites a turn once a tool message follows"):
+        rollout = make(scripts, [echo()], forgetful_tokenizer(), batching=batching, rows=2)
     seen = watched(rollout)
     with torch.no_grad():
         records = list(rollout.generate(request(scripts)))

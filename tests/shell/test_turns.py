@@ -298,6 +298,7 @@ def test_a_call_in_closed_reasoning_does_not_run_and_one_in_unclosed_reasoning_d
     assert [ending(record) for record in records.values()] == [("COMPLETED", "eos", 1), DONE, DONE]
 
 
+@pytest.mark.filterwarnings("ignore:the chat template rewrites a turn")
 def test_reasoning_that_the_header_opened_is_reasoning():
     """The opening marker stands in the prompt and not in the turn, also in the turns after the first."""
     used = chatter_tokenizer()
@@ -309,6 +310,7 @@ def test_reasoning_that_the_header_opened_is_reasoning():
     assert (ran, ending(record)) == (["1"], DONE)
 
 
+@pytest.mark.filterwarnings("ignore:the chat template rewrites a turn")
 def test_reasoning_that_the_header_closed_is_over():
     """A closing marker in the turn closes nothing, and the call before it runs."""
     used = chatter_tokenizer()
