@@ -243,6 +243,7 @@ def test_time_grows_in_proportion_to_the_number_of_arguments(name, opening, argu
 
 
 def test_end_marker_inside_a_json_string_is_data():
+    """Case parser-01."""
     text = hermes("note", text="close with </tool_call> please") + "\n" + hermes("second", n=2)
     message = parse("hermes", text)
     assert named(message) == [("note", {"text": "close with </tool_call> please"}), ("second", {"n": 2})]
@@ -267,6 +268,7 @@ def test_end_marker_inside_a_json_string_is_data():
     ],
 )
 def test_markers_inside_an_xml_value_are_data(value):
+    """Case parser-01."""
     message = parse("qwen3_coder", coder("note", text=value) + "\n" + coder("second", n="2"))
     assert named(message) == [("note", {"text": value}), ("second", {"n": "2"})]
     assert message.errors == ()
@@ -342,6 +344,7 @@ CONVERSIONS = [
 
 @pytest.mark.parametrize(("key", "text", "expected"), CONVERSIONS)
 def test_xml_values_are_typed_by_the_schema_and_nothing_else(key, text, expected):
+    """Case parser-04."""
     (call,) = parse("qwen3_coder", coder("t", **{key: text}), tools=[TYPED]).calls
     assert call.arguments == {key: expected}
     assert type(call.arguments[key]) is type(expected)
@@ -353,6 +356,7 @@ def test_conversion_needs_no_schema():
 
 
 def test_one_broken_call_among_good_ones():
+    """Case parser-05."""
     text = (
         hermes("good", x=1)
         + '<tool_call>{"name":"bad","arguments":{"x":}</tool_call>'
@@ -451,6 +455,7 @@ NAMES = ["get-weather", "files.read", "server:list", "获取天气", "naïve_sum
 
 @pytest.mark.parametrize("name", NAMES)
 def test_names_are_taken_up_to_the_delimiter_of_the_format(name):
+    """Case parser-07."""
     forms = {
         "hermes": hermes(name, 城市="x"),
         "qwen3_coder": coder(name, 城市="x"),

@@ -1,0 +1,49 @@
+"""The traps that other systems fell into: each is a test, and says so by its id."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+# Parser, mask, template, tools, EOS, budget.
+CASES = [
+    "parser-01",  # end marker inside a JSON string argument
+    "parser-04",  # XML values typed by their schema: true, null, dates, unions, raw strings
+    "parser-05",  # one broken call among good ones; keys missing; wrong JSON shapes
+    "parser-07",  # names of tools and parameters: hyphen, dot, colon, non-ASCII
+    "mask-02",  # a mask over many turns that stops at the first EOS
+    "eos-02",  # the ending EOS is kept, trained and told apart from a cut
+    "budget-03",  # huge or awkward tool output
+    "budget-04",  # call flood and endless loops
+    "tools-02",  # CancelledError and StopIteration
+    "tools-05",  # results that are not strings
+    "tools-07",  # two tools of one name
+    "tools-08",  # arguments that the tool does not take
+    "template-02",  # a template that rewrites history
+    "template-03",  # what follows a turn, from the template alone
+    "template-06",  # characters split over tokens, turns and the budget's end
+]
+
+
+def texts_of_tests():
+    """Return name, docstring and the comment right above of every test function."""
+    texts = []
+    for path in sorted(Path(__file__).parent.rglob("test_*.py")):
+        source = path.read_text(encoding="utf-8")
+        lines = source.splitlines()
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                above = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)]) - 2
+                comment = []
+                while above >= 0 and lines[above].startswith("#"):
+                    comment.append(lines[above])
+                    above -= 1
+                texts.append("\n".join([node.name, ast.get_docstring(node) or "", *comment]))
+    return texts
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_case_has_a_test(case):
+    spelled = re.compile(rf"\b{case}\b|_{case.replace('-', '_')}(_|$)", re.MULTILINE)
+    assert any(spelled.search(text) for text in texts_of_tests()), f"no test names case {case}"
