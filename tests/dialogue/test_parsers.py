@@ -1,10 +1,8 @@
 """The parsers, case by case; see test_parser_conformance.py for the public suite."""
 
 import json
-import re
 import time
 from importlib.metadata import EntryPoint
-from pathlib import Path
 
 import pytest
 
@@ -790,11 +788,3 @@ TEMPLATES = {
 @pytest.mark.parametrize(("name", "template"), TEMPLATES.items())
 def test_detection_by_template(name, template):
     assert detect_parser(template) == name
-
-
-def test_the_documented_code_runs(clean_registry):
-    text = (Path(__file__).parents[2] / "docs" / "parsers.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    assert blocks
-    for block in blocks:
-        exec(compile(block, "docs/parsers.md", "exec"), {})
