@@ -85,6 +85,10 @@ class Conversations:
             returned.append(self._return(turn, flight, sampled, outcomes, results))
         return returned
 
+    def log_ready(self) -> None:
+        """Log the turns whose tools have answered and that nobody will take any more."""
+        self.take_returned()
+
     def wait(self) -> None:
         """Wait until a record may have returned.
 

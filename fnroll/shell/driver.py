@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -10,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fnroll.core import types as t
+from fnroll.core.lower import ConsumedError
 from fnroll.core.types import RolloutState, Rows
 from fnroll.shell.lowered import LoweredSteps
 from fnroll.shell.profile import Profile
@@ -133,24 +136,39 @@ class Driver:
         self._line_of: dict[int, int] = {}
         self._queued: set[int] = set()
         self._running: set[int] = set()
+        self.ended: deque[Ended] = deque()
+        """Records that are over and not yet yielded."""
+        self.on_poll: Callable[[], None] = lambda: None
+        """Called after each read of the device."""
 
     def run(self, flights: Iterator[Flight]) -> Iterator[Ended]:
         """Roll out all flights; yield each record as soon as it is known to have ended."""
         while True:
             if self.turns is not None:
                 with self.profile.stage("tools"):
-                    yield from self._take_returned(self.turns)
+                    self._take_returned(self.turns)
             self._load(flights)
             if self._can_admit():
                 self._admit()
             if self._running:
                 self._decode()
-                yield from self._poll()
+                self._poll()
+                self.on_poll()
             elif self._lines and self.turns is not None:
                 with self.profile.stage("tools"):
                     self.turns.wait()
-            elif not self._lines:
+            while self.ended:
+                yield self.ended[0]
+                self.ended.popleft()  # not before: what the caller did not come to keep is salvaged
+            if not self._lines:
                 return
+
+    def salvage(self) -> list[Ended]:
+        """Return the records that had ended when `run` was left by an exception and that it did not yield."""
+        # A step that was cut off wrote to the lines of running records only, and a status comes last.
+        with suppress(ConsumedError):
+            self._end_turns(only=(t.COMPLETED, t.TRUNCATED))
+        return list(self.ended)
 
     def _tensor(self, values: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
         return torch.tensor(values, dtype=torch.int64, device=self.state.stop_ids.device)
@@ -220,18 +238,22 @@ class Driver:
         self.profile.forwards += count
         self.profile.padded_tokens += count * self.state.num_rows
 
-    def _poll(self) -> Iterator[Ended]:
+    def _poll(self) -> None:
         """Read the device, and see which turns ended."""
+        self._end_turns(only=(t.COMPLETED, t.TRUNCATED, t.WAITING))
+
+    def _end_turns(self, only: tuple[int, ...]) -> None:
         with self.profile.stage("poll"):
             records = self.state.records
             status, length = torch.stack((records.status, records.length)).tolist()
             for line in self._running:
                 self._count(self._lines[line], length[line])
-            ended = sorted(line for line in self._running if status[line] != t.RUNNING)
+            ended = sorted(line for line in self._running if status[line] in only)
             tapes = self.read(ended)
         self._running.difference_update(ended)
-        for line, tape in zip(ended, tapes, strict=True):
-            yield from self._end_turn(line, tape, status[line])
+        with self.profile.stage("turns"):
+            for line, tape in zip(ended, tapes, strict=True):
+                self._end_turn(line, tape, status[line])
 
     def _count(self, flight: Flight, length: int) -> None:
         sampled = length - flight.length
@@ -240,29 +262,29 @@ class Driver:
         self.profile.fed_tokens += sampled
         self.profile.padded_tokens -= sampled
 
-    def _end_turn(self, line: int, tape: Tape, status: int) -> Iterator[Ended]:
+    def _end_turn(self, line: int, tape: Tape, status: int) -> None:
         flight = self._lines[line]
         flight.num_turns += 1
         if status == t.TRUNCATED:
-            yield self._close(line, tape, Status.TRUNCATED, flight.limit_reason)
+            self._close(line, tape, Status.TRUNCATED, flight.limit_reason)
         elif self.turns is None:
-            yield self._close(line, tape, Status.COMPLETED, Reason.EOS)
+            self._close(line, tape, Status.COMPLETED, Reason.EOS)
         elif (ending := self.turns.end_turn(flight, tape)) is not None:
-            yield self._close(line, tape, *ending)
+            self._close(line, tape, *ending)
 
-    def _close(self, line: int, tape: Tape, status: Status, reason: Reason) -> Ended:
+    def _close(self, line: int, tape: Tape, status: Status, reason: Reason) -> None:
         flight = self._lines.pop(line)
         del self._line_of[flight.index]
         self._free_lines.append(line)
         self.profile.records += 1
-        return Ended(flight, tape, status, reason)
+        self.ended.append(Ended(flight, tape, status, reason))
 
-    def _take_returned(self, turns: Turns) -> Iterator[Ended]:
+    def _take_returned(self, turns: Turns) -> None:
         returned = turns.take_returned()
         for back in returned:
             if back.status is not None and back.reason is not None:
                 line = self._line_of[back.flight.index]
-                yield self._close(line, self.read([line])[0], back.status, back.reason)
+                self._close(line, self.read([line])[0], back.status, back.reason)
         going_on = [item for item in returned if item.status is None]
         if not going_on:
             return

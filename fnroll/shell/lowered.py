@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from functools import partial
 from typing import Any
 
@@ -17,7 +18,7 @@ _SMALLEST_WINDOW = 64
 
 
 class LoweredSteps:
-    """Callable steps for a driver; a compiled decode step exists once for each attention window."""
+    """Callable steps for a driver; a compiled decode step exists once for each window and way of sampling."""
 
     def __init__(
         self, model: Model, *, backend: str, max_length: int, static: bool, multi_turn: bool
@@ -27,9 +28,8 @@ class LoweredSteps:
         self.enqueue: Step = donate(steps.enqueue, _DONATED)
         self.admit: Step = donate(partial(steps.admit, static=static), _DONATED)
         self.append_tool: Step = donate(steps.append_tool, _DONATED)
-        self.finish: Step = donate(steps.finish, _DONATED)
         self._prefill: Step = donate(partial(steps.prefill, model=model.fn), _DONATED)
-        self._decode: dict[int, Step] = {}
+        self._decode: dict[Hashable, Step] = {}
 
     def window(self, length: int) -> int:
         """Return the attention window for records of up to `length` tokens."""
@@ -48,10 +48,19 @@ class LoweredSteps:
 
     def decode(self, state: RolloutState, length: int) -> tuple[RolloutState, Tensor]:
         """Run a decode step over records of at most `length` tokens."""
-        window = self.window(length)
-        if window not in self._decode:
-            self._decode[window] = self._lower_decode(window)
-        result: Any = self._decode[window](self.model.params, state)
+        window, sampling, support = self.window(length), state.sampling, state.records.support
+        # What the graph depends on; one compiled callable for all would run into its recompile limit.
+        key = (
+            window,
+            sampling.max_top_k,
+            sampling.use_top_p,
+            sampling.use_penalty,
+            sampling.use_noise,
+            None if support is None else support.shape[-1],
+        )
+        if key not in self._decode:
+            self._decode[key] = self._lower_decode(window)
+        result: Any = self._decode[key](self.model.params, state)
         return result[0], result[1]
 
     def _lower_decode(self, window: int) -> Step:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import functools
 import time
 import warnings
-from collections.abc import Callable, Generator, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fnroll.core.rng import init_keys
 from fnroll.core.tree import replace
 from fnroll.core.types import Cache, RolloutState, init_state
 from fnroll.dialogue.chat import Chat, Segment, init_chat
@@ -20,18 +19,19 @@ from fnroll.dialogue.parsers import Parser, detect_parser, get_parser
 from fnroll.dialogue.tool import ToolSet
 from fnroll.models.base import Model
 from fnroll.models.causal_lm import causal_lm
-from fnroll.shell.batch import RolloutBatch, RolloutRequest, hash_prompt_id
+from fnroll.shell.batch import RolloutBatch, RolloutRequest
 from fnroll.shell.budget import Budget
 from fnroll.shell.checks import check_int
 from fnroll.shell.config import RolloutConfig, SamplingConfig
 from fnroll.shell.conversation import Conversations
-from fnroll.shell.driver import Driver, Ended, Flight, Tape
+from fnroll.shell.driver import Driver, Ended, Flight
+from fnroll.shell.flights import end_without_room, make_flights, to_record
 from fnroll.shell.log import EffectLog
 from fnroll.shell.lowered import LoweredSteps
 from fnroll.shell.profile import Profile
 from fnroll.shell.progress import show_progress
 from fnroll.shell.prompt import Prompts
-from fnroll.shell.record import Reason, RolloutRecord, Status
+from fnroll.shell.record import RolloutRecord
 from fnroll.shell.replay import ReplayRunner
 from fnroll.shell.result import Runner
 from fnroll.shell.runner import ToolRunner
@@ -76,6 +76,7 @@ class Rollout:
         self._check()
         self.multi_turn = bool(len(self.tools)) if config.multi_turn is None else config.multi_turn
         self._chat = self._init_chat()
+        self._parser = self._find_parser()
         self._prompts = Prompts(tokenizer, self._chat, self.model.vocab_size)
         self.profile = Profile()
         self.finished = RolloutBatch(())
@@ -188,22 +189,10 @@ class Rollout:
         records = request.expand()
         done: dict[int, RolloutRecord] = {}
         self.profile, self.finished = Profile(), RolloutBatch(())
-
-        def keep(index: int, record: RolloutRecord) -> None:
-            done[index] = record
-            if on_record is not None:
-                on_record(index, record)
-
         start = time.perf_counter()
         try:
-            with (
-                torch.no_grad(),
-                show_progress(len(records), self.config.progress) as report,
-                closing(self._run(records, sampling, seed, step, keep)) as ended_records,
-            ):
-                for ended in ended_records:
-                    keep(ended.flight.index, self._to_record(ended))
-                    report(len(done), self.profile.tokens)
+            with torch.no_grad(), ExitStack() as stack:
+                self._run(stack, records, sampling, (seed, step), done, on_record)
         except KeyboardInterrupt as interrupt:
             batch = RolloutBatch(tuple(done[index] for index in sorted(done)))
             raise RolloutInterrupted(batch, len(records)) from interrupt
@@ -213,133 +202,110 @@ class Rollout:
         return self.finished
 
     def _run(
-        self, records: Sequence[RolloutRecord], sampling: SamplingConfig, seed: int, step: int, keep: OnRecord
-    ) -> Generator[Ended, None, None]:
-        """Drive what has to be rolled out; hand what has not to `keep` at once."""
+        self,
+        stack: ExitStack,
+        records: Sequence[RolloutRecord],
+        sampling: SamplingConfig,
+        identity: tuple[int, int],
+        done: dict[int, RolloutRecord],
+        on_record: OnRecord | None,
+    ) -> None:
+        """Roll out what has to be, into `done`; what has ended is in there also if this raises."""
         self.model.refresh()
+        budget = Budget(self.config, sampling)
         with self.profile.stage("render"):
-            flights = self._make_flights(records, sampling, seed, step, keep)
-        if not flights:
+            flights = make_flights(records, self._prompts, budget, *identity)
+        report = stack.enter_context(show_progress(len(records), self.config.progress))
+
+        def keep(index: int, record: RolloutRecord) -> None:
+            done[index] = record
+            if on_record is not None:
+                with self.profile.stage("record"):
+                    on_record(index, record)
+
+        for index, record in enumerate(records):
+            if record.is_rolled_out:
+                keep(index, record)
+        for flight, _ in flights:
+            if flight.limit <= len(flight.prompt_ids):
+                keep(flight.index, self._to_record(end_without_room(flight)))
+        flying = [(flight, segment) for flight, segment in flights if flight.index not in done]
+        if not flying:
             return
+        driver = self._open_driver(stack, flying, sampling, budget, identity)
+        driver.on_poll = lambda: report(len(done), self.profile.tokens)
+        try:
+            for ended in driver.run(flight for flight, _ in flying):
+                keep(ended.flight.index, self._to_record(ended))
+        except BaseException:
+            for ended in driver.salvage():
+                done[ended.flight.index] = self._to_record(ended)
+            raise
+        self._buffers = (driver.state.cache.keys, driver.state.cache.values)
+
+    def _to_record(self, ended: Ended) -> RolloutRecord:
+        decode = None if self.tokenizer is None else self.tokenizer.decode
+        return to_record(ended, decode, with_log_probs=self.config.return_log_probs)
+
+    def _open_driver(
+        self,
+        stack: ExitStack,
+        flights: Sequence[tuple[Flight, Segment | None]],
+        sampling: SamplingConfig,
+        budget: Budget,
+        identity: tuple[int, int],
+    ) -> Driver:
         lines = max(_MIN_LINES, 8 * self.config.rows)
         if self.config.backend == "eager":  # else a request of another size would be another graph
             lines = min(len(flights), lines)
-        with ExitStack() as stack:
-            driver = Driver(
-                self._init_state(lines, sampling),
-                self._steps,
-                static=self.config.batching == "static",
-                poll_every=self.config.poll_every,
-                profile=self.profile,
-                turns=self._open_conversations(stack, flights, sampling, step),
-            )
-            yield from driver.run(flight for flight, _ in flights)
-        self._buffers = (driver.state.cache.keys, driver.state.cache.values)
+        return Driver(
+            self._init_state(lines, sampling),
+            self._steps,
+            static=self.config.batching == "static",
+            poll_every=self.config.poll_every,
+            profile=self.profile,
+            turns=self._open_conversations(stack, flights, budget, identity),
+        )
 
     def _open_conversations(
         self,
         stack: ExitStack,
         flights: Sequence[tuple[Flight, Segment | None]],
-        sampling: SamplingConfig,
-        step: int,
+        budget: Budget,
+        identity: tuple[int, int],
     ) -> Conversations | None:
         """Start tools and log for one call, to be closed with `stack`; None in single-turn rollouts."""
-        if not self.multi_turn or self._chat is None:
+        if not self.multi_turn or self._chat is None or self._parser is None:
             return None
-        config = self.config
-        runner: Runner = self._open_runner(step)
-        stack.callback(runner.close)
         log = None
-        if config.log is not None:
-            log = stack.enter_context(EffectLog.open(config.log.replace("{step}", str(step))))
-        conversations = Conversations(
-            self._chat,
-            self._parser(),
-            self.tools.schemas,
-            runner,
-            Budget(config, sampling),
-            log,
-        )
+        if self.config.log is not None:
+            path = self.config.log.replace("{step}", str(identity[1]))
+            log = stack.enter_context(EffectLog.open(path))
+        runner: Runner = self._open_runner(identity)
+        stack.callback(runner.close)
+        conversations = Conversations(self._chat, self._parser, self.tools.schemas, runner, budget, log)
+        stack.callback(conversations.log_ready)
         for flight, segment in flights:
             conversations.start(flight, segment)
         return conversations
 
-    def _open_runner(self, step: int) -> Runner:
+    def _open_runner(self, identity: tuple[int, int]) -> Runner:
         if self.config.replay is not None:
-            return ReplayRunner(self.config.replay.replace("{step}", str(step)))
+            return ReplayRunner(self.config.replay.replace("{step}", str(identity[1])))
         return ToolRunner(
             self.tools,
             max_concurrent_tools=self.config.max_concurrent_tools,
             tool_timeout_s=self.config.tool_timeout_s,
         )
 
-    def _parser(self) -> Parser:
+    def _find_parser(self) -> Parser | None:
+        if not self.multi_turn:
+            return None
         name = self.config.tool_call_parser
         if name == "auto":
             template = self.tokenizer.get_chat_template(tools=self.tools.schemas or None)
             name = detect_parser(str(template)) or _DEFAULT_PARSER
         return get_parser(name)
-
-    def _make_flights(
-        self, records: Sequence[RolloutRecord], sampling: SamplingConfig, seed: int, step: int, keep: OnRecord
-    ) -> list[tuple[Flight, Segment | None]]:
-        fresh = [(index, record) for index, record in enumerate(records) if not record.is_rolled_out]
-        for index, record in enumerate(records):
-            if record.is_rolled_out:
-                keep(index, record)
-        if not fresh:
-            return []
-        prompt_ids = torch.tensor([hash_prompt_id(_identity(record)) for _, record in fresh])
-        samples = torch.tensor([record.sample or 0 for _, record in fresh])
-        keys = init_keys(seed, step, prompt_ids, samples)
-        budget, flights = Budget(self.config, sampling), []
-        encoded: dict[int, tuple[list[int], Segment | None]] = {}
-        for (index, record), key in zip(fresh, keys, strict=True):
-            # The samples of a prompt share its messages or ids, and so what they are encoded to.
-            source = id(record.messages if record.prompt_ids is None else record.prompt_ids)
-            if source not in encoded:
-                encoded[source] = self._prompts.encode(record)
-            prompt, segment = encoded[source]
-            limit, reason = budget.limit(len(prompt), 0)
-            flight = Flight(index, record, prompt, key, limit, reason)
-            if limit > len(prompt):
-                flights.append((flight, segment))
-            else:
-                keep(index, self._no_room(flight))
-        return flights
-
-    def _no_room(self, flight: Flight) -> RolloutRecord:
-        """Return the record of a prompt that leaves no room for a token: untouched but for its status."""
-        count = len(flight.prompt_ids)
-        return flight.record.replace(
-            tokens=tuple(flight.prompt_ids),
-            prompt_length=count,
-            loss_mask=(False,) * count,
-            log_probs=(0.0,) * count if self.config.return_log_probs else None,
-            weight_versions=(-1,) * count,
-            status=Status.TRUNCATED,
-            reason=Reason.PROMPT,
-            response=None if self.tokenizer is None else "",
-        )
-
-    def _to_record(self, ended: Ended) -> RolloutRecord:
-        flight, tape = ended.flight, ended.tape
-        count = len(flight.prompt_ids)
-        return flight.record.replace(
-            tokens=tuple(tape.tokens),
-            prompt_length=count,
-            loss_mask=tuple(tape.loss_mask),
-            log_probs=tuple(tape.log_probs) if self.config.return_log_probs else None,
-            weight_versions=tuple(tape.weight_versions),
-            support=_support(tape),
-            status=ended.status,
-            reason=ended.reason,
-            num_turns=flight.num_turns,
-            tool_calls=tuple(flight.tool_calls),
-            is_exact=flight.is_exact,
-            num_tool_outputs_truncated=flight.num_cut,
-            response=None if self.tokenizer is None else self.tokenizer.decode(tape.tokens[count:]),
-        )
 
     def sync_weights(self, version: int) -> None:
         """Take up the model's present weights and say which version they are.
@@ -360,13 +326,3 @@ class Rollout:
 
     def __exit__(self, *_: object) -> None:
         self.shutdown()
-
-
-def _support(tape: Tape) -> tuple[tuple[int, ...], ...] | None:
-    if tape.support is None:
-        return None
-    return tuple(tuple(token for token in ids if token >= 0) for ids in tape.support)
-
-
-def _identity(record: RolloutRecord) -> int | str:
-    return 0 if record.prompt_id is None else record.prompt_id
