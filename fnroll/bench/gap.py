@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from fnroll.shell.generate import generate
-from fnroll.shell.record import RolloutRecord
+from fnroll.shell.training import score, to_training
 
 
 @dataclass(frozen=True)
@@ -22,15 +22,6 @@ class Gap:
     tokens: int
 
 
-def _differences(model: Any, record: RolloutRecord) -> list[float]:
-    ids = torch.tensor([record.tokens], device=model.device)
-    with torch.no_grad():
-        logits = model(ids, use_cache=False).logits[0, :-1].float()
-    scored = logits.log_softmax(-1).gather(-1, ids[0, 1:, None])[:, 0].tolist()
-    recorded, mask = record.log_probs or (), record.loss_mask or ()
-    return [abs(a - b) for a, b, m in zip(recorded[1:], scored, mask[1:], strict=True) if m]
-
-
 def measure_gap(
     model: Any, tokenizer: Any, questions: Sequence[str], *, new_tokens: int = 64, rows: int = 16
 ) -> Gap:
@@ -38,5 +29,10 @@ def measure_gap(
     batch = generate(
         model, tokenizer, questions, max_length=128 + new_tokens, rows=rows, max_new_tokens=new_tokens
     )
-    found = [difference for record in batch for difference in _differences(model, record)]
+    found: list[float] = []
+    for record in batch:
+        training = to_training([record])
+        with torch.no_grad():
+            scored = score(model, training)
+        found += (scored - training.old_log_probs)[training.loss_mask].abs().tolist()
     return Gap(statistics.fmean(found), max(found), len(found))

@@ -49,6 +49,23 @@ def check_layers(module: nn.Module) -> None:
         )
 
 
+def max_positions(config: Any) -> int | None:
+    """Return how many positions a model computes alike whatever else is in the batch; None for no bound.
+
+    With rotary factors that change with the longest position in the batch (longrope), a record would depend
+    on its neighbours beyond the length of the first factors.
+    """
+    bound: int | None = getattr(config, "max_position_embeddings", None)
+    rope = getattr(config, "rope_parameters", None) or {}
+    parts = [rope, *(part for part in rope.values() if isinstance(part, dict))]
+    for part in parts:
+        if part.get("rope_type") == "longrope":
+            first = part.get("original_max_position_embeddings")
+            first = first or getattr(config, "original_max_position_embeddings", None)
+            bound = first if bound is None or first is None else min(bound, first)
+    return bound
+
+
 class _ShapeRecorder(TransformersCache):
     """Stands in for the cache in a dry run and keeps what each layer hands over."""
 
@@ -116,11 +133,23 @@ class CausalLM(Model):
 
     module: nn.Module = field(default_factory=nn.Module)
     """The caller's model, never written to."""
+    weight_dtype: torch.dtype = torch.float32
+    """Of the caller's first parameter, as it was when this was made."""
     twin: nn.Module = field(default_factory=nn.Module)
     """The module tree that runs: the same tensors, its own configuration."""
 
     def refresh(self) -> Sequence[str]:
-        """Take up parameters that were replaced since the last call; return the names of those."""
+        """Take up parameters that were replaced since the last call; return the names of those.
+
+        Raises:
+          ValueError: if the model's structure, device or dtype is no longer the one the cache was sized for.
+        """
+        now = next(self.module.parameters())
+        if now.device != self.device or now.dtype != self.weight_dtype:
+            raise ValueError(
+                f"{self.name} was moved from {self.device}, {self.weight_dtype} to {now.device}, "
+                f"{now.dtype}; make a new Rollout for it"
+            )
         return relink(self.twin, self.module)
 
 
@@ -169,12 +198,13 @@ def causal_lm(module: nn.Module) -> CausalLM:
         params=None,
         cache_shapes=tuple((k.shape[1], k.shape[-1], v.shape[-1]) for k, v in keys),
         vocab_size=logits.shape[-1],
-        max_positions=getattr(_text_config(module), "max_position_embeddings", None),
+        max_positions=max_positions(_text_config(module)),
         dtype=keys[0][0].dtype,
         device=device,
         stop_ids=_stop_ids(module),
         repetition_penalty=getattr(generation, "repetition_penalty", None) or 1.0,
         name=type(module).__name__,
         module=module,
+        weight_dtype=next(module.parameters()).dtype,
         twin=twin,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any, cast
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,7 @@ from fnroll.core.logits import penalise, scale, widen
 
 # Hidden states and logits are compared on this many tokens before the head is applied piece by piece.
 _PROBE = 4
+_CAN_CHUNK: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 
 
 def _decoder(module: nn.Module) -> nn.Module:
@@ -29,12 +31,24 @@ def _keep(module: nn.Module, hidden: Tensor) -> Tensor:
 
 
 def can_chunk(module: nn.Module, ids: Tensor) -> bool:
-    """Say whether the model's logits are its head applied to its hidden states, tried on a few of `ids`."""
-    some = ids[:1, :_PROBE]
-    with torch.no_grad():
-        hidden = _decoder(module)(input_ids=some, use_cache=False).last_hidden_state
-        logits = module(input_ids=some, use_cache=False).logits
-        return torch.allclose(_apply_head(module, hidden), logits, rtol=1e-3, atol=1e-3)
+    """Say whether the model's logits are its head applied to its hidden states, tried once on a few of `ids`.
+
+    Tried in evaluation mode, where no dropout disturbs the comparison or draws from the caller's generator.
+    """
+    if module not in _CAN_CHUNK:
+        some = ids[:1, :_PROBE]
+        modes = [(part, part.training) for part in module.modules()]
+        module.eval()
+        try:
+            with torch.no_grad():
+                hidden = _decoder(module)(input_ids=some, use_cache=False).last_hidden_state
+                logits = module(input_ids=some, use_cache=False).logits
+                same = torch.allclose(_apply_head(module, hidden), logits, rtol=1e-3, atol=1e-3)
+        finally:
+            for part, mode in modes:
+                part.training = mode
+        _CAN_CHUNK[module] = same
+    return _CAN_CHUNK[module]
 
 
 def _log_probs(

@@ -43,6 +43,8 @@ def make_twin(module: nn.Module) -> nn.Module:
             name: None if child is None else clone(child) for name, child in source._modules.items()
         }
         fields.update({name: OrderedDict() for name in _HOOKS}, training=False)
+        # A forward that was wrapped on the instance is bound to the caller's module; the class has its own.
+        fields.pop("forward", None)
         if "gradient_checkpointing" in fields:
             fields["gradient_checkpointing"] = False
         twin.__dict__.update(fields)
@@ -52,7 +54,16 @@ def make_twin(module: nn.Module) -> nn.Module:
 
 
 def relink(twin: nn.Module, module: nn.Module) -> list[str]:
-    """Point the twin at the tensors that `module` has now; return the names of those it had replaced."""
+    """Point the twin at the tensors that `module` has now; return the names of those it had replaced.
+
+    Raises:
+      ValueError: if `module` is no longer made of the modules that the twin mirrors.
+    """
+    if [name for name, _ in module.named_modules()] != [name for name, _ in twin.named_modules()]:
+        raise ValueError(
+            f"modules of {type(module).__name__} were added or taken away since the rollout was made (an "
+            f"adapter, perhaps); make a new Rollout for it"
+        )
     replaced = []
     for (name, source), mirror in zip(module.named_modules(), twin.modules(), strict=True):
         for kind in ("_parameters", "_buffers"):

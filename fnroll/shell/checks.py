@@ -20,12 +20,15 @@ def is_finite(value: Any) -> bool:
         return False
 
 
-def check_int(owner: str, name: str, value: Any, *, least: int, optional: bool = False) -> None:
-    """Require an int of at least `least`; a bool is not an int here."""
+def check_int(
+    owner: str, name: str, value: Any, *, least: int, below: float = math.inf, optional: bool = False
+) -> None:
+    """Require an int of at least `least` and below `below`; a bool is not an int here."""
     if optional and value is None:
         return
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        fail(owner, name, value, f"an int of at least {least}" + (", or None" if optional else ""))
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value < below:
+        bound = f"an int of at least {least}" + (f" and below {below}" if below < math.inf else "")
+        fail(owner, name, value, bound + (", or None" if optional else ""))
 
 
 def check_number(

@@ -9,6 +9,9 @@ from typing import Any, Literal
 
 from fnroll.shell.checks import check_bool, check_choice, check_int, check_number, fail
 
+# What float32, in which tokens are drawn, can hold and divide by.
+_MOST = 1e30
+
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingConfig:
@@ -25,7 +28,7 @@ class SamplingConfig:
     top_p: float = 1.0
     """Keep the likeliest tokens that together hold this probability; in (0, 1]."""
     repetition_penalty: float | None = None
-    """Above 0, 1 is off; None takes the value of the model's generation configuration."""
+    """From 1e-30, 1 is off; None takes the value of the model's generation configuration."""
     max_new_tokens: int | None = None
     """Sampled tokens of a record over all its turns; None leaves it to `max_length`."""
     max_new_tokens_per_turn: int | None = None
@@ -34,6 +37,9 @@ class SamplingConfig:
     """Characters kept of one tool output; None keeps all."""
     tool_output_keep: Literal["start", "end", "both"] = "start"
     """Which end of a tool output survives the cut."""
+    support_size: int = 0
+    """Keep the ids that each token was drawn from, where `top_k` or `top_p` cut the vocabulary, and draw from
+    at most so many; 0 keeps none. `fnroll.score` then gives an unchanged policy a ratio of 1."""
 
     @property
     def is_truncating(self) -> bool:
@@ -42,19 +48,21 @@ class SamplingConfig:
 
     def __post_init__(self) -> None:
         name = type(self).__name__
-        check_number(name, "temperature", self.temperature, above=0)
+        check_number(name, "temperature", self.temperature, above=0, most=_MOST)
         check_int(name, "top_k", self.top_k, least=0)
         check_number(name, "top_p", self.top_p, above=0, most=1, open_=True)
-        check_number(name, "repetition_penalty", self.repetition_penalty, above=0, open_=True, optional=True)
+        penalty = self.repetition_penalty
+        check_number(name, "repetition_penalty", penalty, above=1 / _MOST, most=_MOST, optional=True)
         check_int(name, "max_new_tokens", self.max_new_tokens, least=1, optional=True)
         check_int(name, "max_new_tokens_per_turn", self.max_new_tokens_per_turn, least=1, optional=True)
         check_int(name, "max_tool_output_chars", self.max_tool_output_chars, least=0, optional=True)
+        check_int(name, "support_size", self.support_size, least=0)
         check_choice(name, "tool_output_keep", self.tool_output_keep, ("start", "end", "both"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutConfig:
-    """How a rollout is run; nothing here changes a record but the limits.
+    """How a rollout is run: its limits, its conversation, and the schedule, which changes no record.
 
     Raises:
       ValueError: naming the field, its value and what is allowed.
@@ -86,9 +94,6 @@ class RolloutConfig:
     """Tool calls of one turn; one answer tells the model that the others did not run. None runs all."""
     return_log_probs: bool = True
     """Keep the log-probs in the records."""
-    support_size: int = 0
-    """Keep the ids that each token was drawn from, where `top_k` or `top_p` cut the vocabulary, and draw from
-    at most so many; 0 keeps none. `fnroll.score` then gives an unchanged policy a ratio of 1."""
     progress: bool | None = None
     """Show a progress bar on standard error; None shows it on a terminal."""
     allow_control_tokens: bool = False
@@ -116,7 +121,6 @@ class RolloutConfig:
         check("max_concurrent_tools", self.max_concurrent_tools, least=1)
         check("max_calls_per_turn", self.max_calls_per_turn, least=1, optional=True)
         check_bool(name, "return_log_probs", self.return_log_probs)
-        check("support_size", self.support_size, least=0)
         check_bool(name, "progress", self.progress, optional=True)
         check_bool(name, "allow_control_tokens", self.allow_control_tokens)
         for path in ("log", "replay"):

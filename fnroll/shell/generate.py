@@ -48,9 +48,9 @@ def generate(
     tokenizer: Any,
     prompts: Sequence[Prompt | RolloutRecord],
     *,
-    max_length: int,
+    max_length: int | None = None,
     n: int = 1,
-    rows: int = 16,
+    rows: int | None = None,
     seed: int = 0,
     step: int = 0,
     tools: ToolSet | Sequence[Any] = (),
@@ -63,18 +63,24 @@ def generate(
       model: a Hugging Face causal language model.
       tokenizer: of the model; None if all prompts are ids.
       prompts: strings (each one user message), message lists or id lists.
-      max_length: tokens of a record, prompt and all.
+      max_length: tokens of a record, prompt and all; needed unless `config` says it.
       n: samples of each prompt.
-      rows: records that decode at the same time.
+      rows: records that decode at the same time; 16 unless `config` says it.
       seed: of the noise.
       step: of the training loop.
       tools: what the model may call.
-      config: all of the configuration; `max_length` and `rows` then come from it.
+      config: all of the configuration; `max_length` and `rows` must not contradict it.
       **sampling: fields of `SamplingConfig`: `temperature`, `top_k`, ...
     """
     if isinstance(prompts, str) or not isinstance(prompts, Iterable):
         raise ValueError(f"prompts is {prompts!r}; it must be a list of prompts")
-    config = RolloutConfig(max_length=max_length, rows=rows) if config is None else config
+    if config is None:
+        if max_length is None:
+            raise ValueError("generate needs max_length, or a config that holds it")
+        config = RolloutConfig(max_length=max_length, rows=16 if rows is None else rows)
+    for name, given in (("max_length", max_length), ("rows", rows)):
+        if given is not None and given != getattr(config, name):
+            raise ValueError(f"{name} is {given} and config.{name} is {getattr(config, name)}; give one")
     request = RolloutRequest([to_record(prompt) for prompt in prompts], n)
     with Rollout(model, tokenizer, config, tools) as rollout:
         return rollout.generate(request, SamplingConfig(**sampling), seed=seed, step=step)

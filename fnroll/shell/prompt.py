@@ -29,6 +29,10 @@ class Prompts:
         Raises:
           ValueError: naming the record, if there is nothing to feed or an id is outside the vocabulary.
         """
+        try:
+            check_prompt(record)
+        except ValueError as error:
+            raise ValueError(f"{record.label}: {error}") from error
         segment = None
         if record.prompt_ids is not None:
             ids = list(record.prompt_ids)
@@ -48,8 +52,6 @@ class Prompts:
 
     def _render(self, record: RolloutRecord) -> Segment | None:
         messages = [dict(message) for message in record.messages or ()]
-        if not messages:
-            raise ValueError(f"{record.label}: the prompt is empty; it must hold at least one message")
         if self.tokenizer is None:
             raise ValueError(
                 f"{record.label}: a prompt of messages needs a tokenizer; give prompt_ids instead"
@@ -71,13 +73,39 @@ class Prompts:
         return str(messages[0]["content"])
 
 
+def check_prompt(record: RolloutRecord) -> None:
+    """Require a prompt that says something, in messages that a template can read.
+
+    Raises:
+      ValueError: saying what is wrong; the caller knows which record or line it is.
+    """
+    if record.prompt_ids is not None:
+        if not record.prompt_ids:
+            raise ValueError("the prompt is empty; it must hold at least one token")
+        return
+    for place, message in enumerate(record.messages or ()):
+        content = message.get("content")
+        if not isinstance(message.get("role"), str) or "content" not in message:
+            raise ValueError(f"messages[{place}] is {message!r}; a message has a role and content")
+        if isinstance(content, str) and any("\ud800" <= char <= "\udfff" for char in content):
+            raise ValueError(f"messages[{place}] holds a lone surrogate, which has no UTF-8")
+    if not any(message.get("content") for message in record.messages or ()):
+        raise ValueError("the prompt is empty; it must hold at least one message with content")
+
+
 def _parse_line(line: str) -> RolloutRecord:
+    record = _to_record(line)
+    check_prompt(record)
+    return record
+
+
+def _to_record(line: str) -> RolloutRecord:
     value = parse_json(line)
     if isinstance(value, str):
         return RolloutRecord(messages=[{"role": "user", "content": value}])
     if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
         return RolloutRecord(messages=value)
-    if isinstance(value, list) and value and all(type(item) is int for item in value):
+    if isinstance(value, list) and all(type(item) is int for item in value):
         return RolloutRecord(prompt_ids=value)
     if isinstance(value, dict):
         if "prompt" in value:

@@ -135,7 +135,7 @@ class RolloutRecord:
 
     def _check_values(self) -> None:
         check = functools.partial(check_int, "RolloutRecord")
-        check("sample", self.sample, least=0, optional=True)
+        check("sample", self.sample, least=0, below=2**32, optional=True)
         check("num_turns", self.num_turns, least=0)
         check("num_tool_outputs_truncated", self.num_tool_outputs_truncated, least=0)
         if self.group is not None and type(self.group) is not int:
@@ -145,10 +145,10 @@ class RolloutRecord:
                 check_choice("RolloutRecord", name, getattr(self, name), [str(choice) for choice in choices])
         if not isinstance(self.reward, int | float | None):
             fail("RolloutRecord", "reward", self.reward, "a number, or None")
-        if self.prompt_id is not None and (
-            not isinstance(self.prompt_id, int | str) or isinstance(self.prompt_id, bool)
-        ):
-            fail("RolloutRecord", "prompt_id", self.prompt_id, "an int or a str")
+        if not isinstance(self.prompt_id, str | None):
+            if not isinstance(self.prompt_id, int) or isinstance(self.prompt_id, bool):
+                fail("RolloutRecord", "prompt_id", self.prompt_id, "an int or a str")
+            check_int("RolloutRecord", "prompt_id", self.prompt_id, least=0, below=2**63)
 
     @property
     def label(self) -> str:

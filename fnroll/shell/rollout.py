@@ -154,7 +154,7 @@ class Rollout:
             num_records=num_records,
             stop_ids=torch.tensor(self.stop_ids),
             version=self.weight_version,
-            support_size=self.config.support_size if sampling.is_truncating else 0,
+            support_size=sampling.support_size if sampling.is_truncating else 0,
         )
         return replace(state, sampling=sampling_params(self.model, sampling, state.sampling))
 
@@ -183,8 +183,8 @@ class Rollout:
           ValueError: naming the record, if a prompt is empty or holds ids outside the vocabulary.
           RolloutInterrupted: on Ctrl-C, with the records that had ended.
         """
-        check_int("generate", "seed", seed, least=0)
-        check_int("generate", "step", step, least=0)
+        check_int("generate", "seed", seed, least=0, below=2**64)
+        check_int("generate", "step", step, least=0, below=2**32)
         sampling = SamplingConfig() if sampling is None else sampling
         records = request.expand()
         done: dict[int, RolloutRecord] = {}

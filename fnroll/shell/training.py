@@ -88,7 +88,8 @@ def _advantages(
 
 
 def _support(records: Sequence[RolloutRecord], width: int) -> Tensor | None:
-    if not records or any(record.support is None for record in records):
+    # A record without supports (greedy, or too long a prompt) was drawn from the whole vocabulary: all -1.
+    if all(record.support is None for record in records):
         return None
     size = max((len(ids) for record in records for ids in record.support or ()), default=0)
     support = torch.full((len(records), width, max(size, 1)), -1, dtype=torch.int32)
@@ -138,7 +139,7 @@ def score(
         warnings.warn(
             f"score: the records were drawn with top_k or top_p and carry no support, so an unchanged policy "
             f"has the probability of the kept tokens{bias} as its ratio, not 1; roll out with "
-            f"RolloutConfig(support_size=...)",
+            f"SamplingConfig(support_size=...)",
             stacklevel=2,
         )
     return score_tokens(

@@ -9,7 +9,7 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
-from fnroll import RolloutInterrupted, SamplingConfig
+from fnroll import Rollout, RolloutConfig, RolloutInterrupted, RolloutRecord, RolloutRequest, SamplingConfig
 from fnroll.models import UnsupportedModelError, causal_lm
 from fnroll.models.zoo import TINY_MODELS, _common, tiny_model
 from tests.models.helpers import PROMPTS, engine, request, roll, same_tokens, worst_error
@@ -403,3 +403,51 @@ def test_what_is_known_of_the_model():
     assert model.cache_shapes == ((2, 8, 8), (2, 8, 8))
     cache = model.init_cache(3, 10)
     assert [leaf.shape for leaf in (*cache.keys, *cache.values)] == [torch.Size([3, 11, 2, 8])] * 4
+
+
+def test_longrope_is_bounded_by_its_first_factors():
+    """Beyond them the factors follow the longest position in the batch, and so would the records."""
+    rope = {
+        "rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0] * 4, "long_factor": [4.0] * 4,
+        "original_max_position_embeddings": 8,
+    }  # fmt: skip
+    config = transformers.Phi3Config(
+        vocab_size=48, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=64, original_max_position_embeddings=8,
+        rope_parameters=rope, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+    )  # fmt: skip
+    module = transformers.AutoModelForCausalLM.from_config(config).double().eval()
+    assert causal_lm(module).max_positions == 8
+    with pytest.raises(ValueError, match="has positions for at most 8 tokens"):
+        Rollout(module, None, RolloutConfig(max_length=20))
+    records = [RolloutRecord(prompt_ids=ids) for ids in ([5, 6, 7], [9], [1, 2, 3, 4])]
+    batches = [
+        Rollout(module, None, RolloutConfig(max_length=8, rows=rows)).generate(RolloutRequest(records))
+        for rows in (1, 3)
+    ]
+    assert [r.tokens for r in batches[0]] == [r.tokens for r in batches[1]]
+
+
+@pytest.mark.parametrize("change", ["dtype", "adapter"])
+def test_a_model_that_changed_its_shape_is_refused_in_a_sentence(change):
+    module = tiny_model("llama")
+    rollout = Rollout(module, None, RolloutConfig(max_length=12))
+    if change == "dtype":
+        module.float()
+    else:
+        module.model.layers[0].mlp.add_module("adapter", torch.nn.Linear(2, 2))
+    with pytest.raises(ValueError, match="make a new Rollout for it"):
+        rollout.generate(RolloutRequest([RolloutRecord(prompt_ids=[5])]))
+
+
+def test_a_forward_wrapped_on_the_instance_is_not_run():
+    """What wrappers such as accelerate's put on a module stays with the caller's module."""
+    module, calls = tiny_model("llama"), []
+    plain = causal_lm(tiny_model("llama"))
+    old = module.model.forward
+    module.model.forward = lambda *args, **kwargs: calls.append(1) or old(*args, **kwargs)
+    model = causal_lm(module)
+    request = RolloutRequest([RolloutRecord(prompt_ids=[5, 6])])
+    one = Rollout(model, None, RolloutConfig(max_length=12)).generate(request)
+    other = Rollout(plain, None, RolloutConfig(max_length=12)).generate(request)
+    assert one == other and calls == []

@@ -128,12 +128,22 @@ def test_gradients_are_those_of_plain_code_for_any_chunk(name, chunk):
 
 
 def test_a_head_that_is_not_all_is_noticed_and_the_scores_stay_right():
+    records = roll_out(tiny_model("llama"))
+    expected = score(tiny_model("llama"), records)
     module = tiny_model("llama")
-    records = roll_out(module)
-    expected = score(module, records)
     module.register_forward_hook(lambda _, __, out: out.__class__(logits=out.logits * 2))
     assert not can_chunk(module, records.tokens[:3])
     torch.testing.assert_close(score(module, records, temperature=2.0), expected)
+
+
+def test_a_model_in_training_mode_keeps_its_mode_and_its_random_numbers():
+    module = tiny_model("gpt2").train()
+    module.transformer.h[0].eval()
+    before = [part.training for part in module.modules()]
+    state = torch.get_rng_state()
+    assert can_chunk(module, torch.tensor([[1, 2, 3, 4]]))
+    assert [part.training for part in module.modules()] == before
+    assert torch.equal(state, torch.get_rng_state())
 
 
 def test_nothing_sampled_scores_nothing():

@@ -34,7 +34,11 @@ def assert_names(error, owner, field, value, allowed):
         ("temperature", (-0.1, -1, *NOT_NUMBERS), "a finite number at least 0"),
         ("top_k", (-1, *NOT_INTS), "an int of at least 0"),
         ("top_p", (0, 0.0, -0.5, 1.0001, 2, *NOT_NUMBERS), "above 0 and at most 1"),
-        ("repetition_penalty", (0, -1.0, *without(NOT_NUMBERS, None)), "above 0, or None"),
+        (
+            "repetition_penalty",
+            (0, -1.0, 1e-31, 1e31, *without(NOT_NUMBERS, None)),
+            "at least 1e-30 and at most 1e+30, or None",
+        ),
         ("max_new_tokens", (0, -1, *without(NOT_INTS, None)), "at least 1, or None"),
         ("max_new_tokens_per_turn", (0, -1, *without(NOT_INTS, None)), "at least 1, or None"),
         ("max_tool_output_chars", (-1, *without(NOT_INTS, None)), "at least 0, or None"),

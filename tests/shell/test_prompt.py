@@ -59,7 +59,7 @@ def test_separators_inside_a_json_string_end_no_line(tmp_path):
         (b"hello", "Expecting value"),
         (b"3", "a prompt must be a string"),
         (b"null", "a prompt must be a string"),
-        (b"[]", "a prompt must be a string"),
+        (b"[]", "the prompt is empty"),
         (b"[1, 2.5]", "a prompt must be a string"),
         (b"[1, true]", "a prompt must be a string"),
         (b'[1, {"role": "user"}]', "a prompt must be a string"),
@@ -94,3 +94,22 @@ def test_an_empty_file_holds_no_prompts(tmp_path):
     assert read_prompts(tmp_path / "prompts.txt") == []
     with pytest.raises(FileNotFoundError):
         read_prompts(tmp_path / "none.txt")
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('""', "the prompt is empty"),
+        ('{"prompt": ""}', "the prompt is empty"),
+        ("[]", "the prompt is empty"),
+        ('{"prompt_ids": []}', "the prompt is empty"),
+        ('[{"role": "user"}]', "has a role and content"),
+        ('[{"content": "x"}]', "has a role and content"),
+        ('"\\ud800"', "lone surrogate"),
+    ],
+)
+def test_a_prompt_that_says_nothing_is_named_by_its_line(tmp_path, line, words):
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(f'"fine"\n{line}\n')
+    with pytest.raises(ValueError, match=rf"prompts.jsonl, line 2: .*{words}"):
+        read_prompts(path)

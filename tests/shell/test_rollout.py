@@ -455,8 +455,12 @@ def test_the_one_liner():
     batch = generate(model, None, [[1, 2], torch.tensor([3])], max_length=9, n=2, temperature=0.0, rows=1)
     assert [record.prompt_ids for record in batch] == [[1, 2], [1, 2], [3], [3]]
     assert batch[0].tokens == batch[1].tokens
-    own = generate(model, None, [[1, 2]], max_length=99, config=RolloutConfig(max_length=5))
+    own = generate(model, None, [[1, 2]], config=RolloutConfig(max_length=5))
     assert len(own[0].tokens) <= 5
+    with pytest.raises(ValueError, match=r"max_length is 99 and config.max_length is 5"):
+        generate(model, None, [[1, 2]], max_length=99, config=RolloutConfig(max_length=5))
+    with pytest.raises(ValueError, match="needs max_length"):
+        generate(model, None, [[1, 2]])
 
 
 def test_the_global_generator_is_neither_read_nor_moved():
@@ -477,3 +481,44 @@ def test_a_penalty_sees_the_record_s_own_tokens_only():
     with engine(model, rows=1) as one, engine(model, rows=3, batching="static") as three:
         left, right = (rollout.generate(request(prompts), sampling) for rollout in (one, three))
     assert [record.tokens for record in left] == [record.tokens for record in right]
+
+
+def test_records_that_ended_at_the_same_poll_survive_an_interrupt():
+    """The interrupt comes while the first of four is handed out; the other three are kept all the same."""
+
+    def interrupt(index, record):
+        raise KeyboardInterrupt
+
+    with pytest.raises(RolloutInterrupted) as caught:
+        engine(scripted_model(SCRIPTS), rows=4, poll_every=16).generate(
+            request([[9]] * 4), on_record=interrupt
+        )
+    assert [record.response_ids for record in caught.value.batch] == [(5, 6, 4, 0)] * 4
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError("out of memory")])
+def test_records_that_ended_since_the_last_poll_survive(error):
+    model, calls = scripted_model(SCRIPTS), []
+
+    def failing(params, chunk, cache):
+        calls.append(chunk)
+        if len(calls) == 6:
+            raise error
+        return model.fn(params, chunk, cache)
+
+    rollout = engine(model.__class__(**{**vars(model), "fn": failing}), rows=3, poll_every=64)
+    with pytest.raises((RolloutInterrupted, RuntimeError)):
+        rollout.generate(request([[9], [7], [8]]))
+    assert [(r.prompt_id, r.response_ids, r.reason) for r in rollout.finished] == [
+        (0, (5, 6, 4, 0), "eos"),
+        (2, (5, 0), "eos"),
+    ]
+
+
+def test_all_prompts_are_checked_before_any_record_is_handed_out():
+    seen = []
+    with pytest.raises(ValueError, match=r"record 1/0.*99"):
+        engine(toy_model(16), max_length=4).generate(
+            request([[1] * 9, [99]]), on_record=lambda index, record: seen.append(index)
+        )
+    assert seen == []

@@ -14,8 +14,9 @@ CUT = {"temperature": 0.8, "top_k": 8, "top_p": 0.9}
 
 
 def roll_out(model, *, support_size=8, n=2, **sampling):
-    config = fnroll.RolloutConfig(max_length=24, rows=4, support_size=support_size)
-    batch = fnroll.generate(model, None, PROMPTS, max_length=24, n=n, config=config, seed=1, **sampling)
+    batch = fnroll.generate(
+        model, None, PROMPTS, max_length=24, n=n, rows=4, seed=1, support_size=support_size, **sampling
+    )
     rewards = [1.0, 0.0, 0.5, 0.5, 0.25, 1.0]
     return [record.replace(reward=reward) for record, reward in zip(batch, rewards, strict=True)]
 
@@ -103,6 +104,15 @@ def test_without_rewards_there_are_no_advantages_and_without_log_probs_an_error(
     assert fnroll.to_training(records).advantages is None
     with pytest.raises(ValueError, match="record 0/0 has no log_probs"):
         fnroll.to_training([record.replace(log_probs=None) for record in records])
+
+
+def test_a_prompt_without_room_takes_no_support_from_the_others():
+    model = tiny_model("llama", torch.float32)
+    batch = fnroll.generate(model, None, [[5, 6], [7] * 30], max_length=24, seed=1, support_size=8, **CUT)
+    assert batch[1].reason == "prompt"
+    training = batch.to_training()
+    scored = fnroll.score(model, training, fnroll.SamplingConfig(**CUT))
+    assert float((scored - training.old_log_probs)[training.loss_mask].abs().max()) <= 1e-5
 
 
 def test_no_records():
