@@ -1,5 +1,7 @@
 """The laws, as plain functions: properties assert them, and the mutant table sees them broken."""
 
+from hypothesis import event
+
 from fnroll.core import types as t
 from fnroll.testing.certificate import certify
 from fnroll.testing.rolling import run_oracle, run_work
@@ -22,6 +24,7 @@ def records_equal_the_oracle(model, forward, work, schedule, *, tolerance, tie=0
             assert (record.reason == "eos") == oracle.stopped
         else:
             assert certificate.margin is not None and certificate.margin < tie, (identity, certificate)
+            event("a tie split", payload=certificate.margin)
 
 
 def schedules_give_the_same_records(model, work, one, other, *, tolerance):
