@@ -253,3 +253,15 @@ def test_a_returning_turn_at_the_back_changes_the_order_of_work_only(monkeypatch
     front = run(case, schedule)
     monkeypatch.setattr(steps.queues, "push_front", steps.queues.push_back)
     assert run(case, schedule) == front
+
+
+def test_one_log_holds_the_runs_of_many_seeds(tmp_path):
+    """Two runs appended to one file replay each as itself."""
+    schedule = {
+        "rows": 2, "batching": "continuous", "poll_every": 1, "max_concurrent_tools": 4, "latencies": [0.0],
+    }  # fmt: skip
+    case = {"prompts": ["a", "b"], "n": 2, "temperature": 1.0, "top_p": 1.0, "max_length": 480, "chars": None}
+    log = str(tmp_path / "effects.jsonl")
+    live = [run({**case, "seed": seed}, schedule, log=log) for seed in (1, 2)]
+    assert live[0] != live[1] and all(any(r.tool_calls for r in batch) for batch in live)
+    assert [run({**case, "seed": seed}, schedule, replay=log) for seed in (1, 2)] == live

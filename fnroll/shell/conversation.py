@@ -31,6 +31,8 @@ class Conversations:
       runner: answers the calls, by running tools or from a log.
       budget: how many tokens and turns a record may take, and how much of a tool output is kept.
       log: where calls and results are written to.
+      seed: of the run; the log tells runs apart by it and the step.
+      step: of the training loop.
     """
 
     def __init__(
@@ -41,9 +43,13 @@ class Conversations:
         runner: Runner,
         budget: Budget,
         log: EffectLog | None = None,
+        *,
+        seed: int = 0,
+        step: int = 0,
     ) -> None:
         self.chat, self.parser, self.schemas = chat, parser, list(schemas)
         self.runner, self.budget, self.log = runner, budget, log
+        self._run = (seed, step)
         self._segments: dict[int, Segment] = {}
         self._waiting: dict[TurnKey, tuple[Flight, list[int], tuple[Outcome, ...]]] = {}
 
@@ -69,7 +75,7 @@ class Conversations:
         if not self.budget.has_room(len(tape.tokens)):
             # Whatever the tools would say could not be read.
             return Status.TRUNCATED, Reason.TOOL_OUTPUT
-        key = TurnKey(flight.prompt_id, flight.sample, flight.num_turns - 1)
+        key = TurnKey(flight.prompt_id, flight.sample, flight.num_turns - 1, *self._run)
         self._waiting[key] = (flight, sampled, outcomes)
         self.runner.submit(key, outcomes)
         return None

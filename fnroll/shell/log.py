@@ -22,6 +22,8 @@ _FIELDS: dict[str, tuple[type, ...]] = {
     "prompt_id": (int, str),
     "sample": (int,),
     "turn": (int,),
+    "seed": (int,),
+    "step": (int,),
     "call": (int,),
     "name": (str, type(None)),
     "arguments": (dict, list, str, int, float, bool, type(None)),
@@ -29,6 +31,8 @@ _FIELDS: dict[str, tuple[type, ...]] = {
     "status": (str,),
     "seconds": (int, float),
 }
+
+_COUNTS = ("sample", "turn", "seed", "step", "call")
 
 
 class LogError(ValueError):
@@ -256,12 +260,13 @@ def _check_line(line: dict[str, Any], where: str) -> None:
         raise LogError(
             f"{where}: 'status' must be one of {', '.join(RESULT_STATUSES)}, but is {line['status']!r}."
         )
-    if min(line["sample"], line["turn"], line["call"]) < 0 or not 0 <= line["seconds"] < math.inf:
-        raise LogError(f"{where}: 'sample', 'turn', 'call' and 'seconds' must not be negative.")
+    if min(line[field] for field in _COUNTS) < 0 or not 0 <= line["seconds"] < math.inf:
+        raise LogError(f"{where}: {', '.join(map(repr, _COUNTS))} and 'seconds' must not be negative.")
 
 
 def _from_line(line: dict[str, Any], where: str) -> ToolEvent:
+    line = {"seed": 0, "step": 0, **line}
     _check_line(line, where)
-    key = TurnKey(line["prompt_id"], line["sample"], line["turn"])
+    key = TurnKey(line["prompt_id"], line["sample"], line["turn"], line["seed"], line["step"])
     result = ToolResult(line["text"], line["status"], float(line["seconds"]))
     return ToolEvent(key, line["call"], line["name"], line["arguments"], result)

@@ -41,8 +41,8 @@ class ReplayRunner:
         Raises:
             ReplayError: a call is missing in the log or differs from it.
         """
-        if not isinstance(key, tuple) or len(key) != 3:
-            raise ReplayError(f"ReplayRunner: the key must be (prompt_id, sample, turn), but is {key!r}.")
+        if not isinstance(key, tuple) or not 3 <= len(key) <= 5:
+            raise ReplayError(f"ReplayRunner: the key must be a TurnKey or as long, but is {key!r}.")
         turn = TurnKey(*key)
         logged = self._log.get(turn, ())
         results = []

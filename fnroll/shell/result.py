@@ -34,11 +34,15 @@ class TurnKey(NamedTuple):
         prompt_id: the prompt's identity.
         sample: the index among the samples of this prompt.
         turn: the turn's index in the record.
+        seed: of the run; with the step it keeps the runs of one log apart.
+        step: of the training loop.
     """
 
     prompt_id: int | str
     sample: int
     turn: int
+    seed: int = 0
+    step: int = 0
 
 
 class Runner(Protocol):

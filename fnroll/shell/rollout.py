@@ -283,7 +283,10 @@ class Rollout:
             log = stack.enter_context(EffectLog.open(path))
         runner: Runner = self._open_runner(identity)
         stack.callback(runner.close)
-        conversations = Conversations(self._chat, self._parser, self.tools.schemas, runner, budget, log)
+        seed, step = identity
+        conversations = Conversations(
+            self._chat, self._parser, self.tools.schemas, runner, budget, log, seed=seed, step=step
+        )
         stack.callback(conversations.log_ready)
         for flight, segment in flights:
             conversations.start(flight, segment)

@@ -79,6 +79,8 @@ def test_file_has_a_header_and_one_line_per_call(logged: tuple[Path, tuple[ToolR
         "prompt_id": "p-7",
         "sample": 1,
         "turn": 2,
+        "seed": 0,
+        "step": 0,
         "call": 0,
         "name": "add",
         "arguments": {"a": 1, "b": 2},
@@ -177,7 +179,7 @@ GOOD = (
         (GOOD.replace('"sample":0', '"sample":true'), "line 3: 'sample' must be int, but is True."),
         (
             GOOD.replace('"turn":0', '"turn":-1'),
-            "line 3: 'sample', 'turn', 'call' and 'seconds' must not",
+            "line 3: 'sample', 'turn', 'seed', 'step', 'call' and 'seconds' must not",
         ),
         (GOOD.replace('"ok"', '"fine"'), "line 3: 'status' must be one of ok, error, timeout, unknown_tool"),
         (GOOD.replace('"name":"t"', '"name":3'), "line 3: 'name' must be str or null, but is 3."),
@@ -240,7 +242,7 @@ def test_foreign_files_are_refused_and_left_as_they_are(tmp_path: Path, header: 
             (*CALLS[:3], ParseError("other", (0, 0))),
             "call 3: the parse error is 'other', but the log holds",
         ),
-        (0, CALLS, "the key must be (prompt_id, sample, turn), but is 0."),
+        (0, CALLS, "the key must be a TurnKey or as long, but is 0."),
     ],
 )
 def test_replay_of_something_else_is_refused(
