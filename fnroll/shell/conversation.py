@@ -77,6 +77,8 @@ class Conversations:
             return Status.TRUNCATED, Reason.TOOL_OUTPUT
         key = TurnKey(flight.prompt_id, flight.sample, flight.num_turns - 1, *self._run)
         self._waiting[key] = (flight, sampled, outcomes)
+        if self.log is not None:
+            self.log.write_calls(key, outcomes)
         self.runner.submit(key, outcomes)
         return None
 

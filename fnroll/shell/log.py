@@ -32,6 +32,7 @@ _FIELDS: dict[str, tuple[type, ...]] = {
     "seconds": (int, float),
 }
 
+_CALL = "call"
 _COUNTS = ("sample", "turn", "seed", "step", "call")
 
 
@@ -129,6 +130,19 @@ class EffectLog:
         """
         self._append(*map(_to_line, events))
 
+    def write_calls(self, key: TurnKey, calls: Sequence[ToolCall | ParseError]) -> None:
+        """Appends the calls of a turn before they run: what a crash leaves of a turn that got no results.
+
+        Args:
+            key: the record and the turn.
+            calls: as submitted.
+        """
+        unanswered = [ToolResult("", "ok", 0.0)] * len(calls)
+        for event in turn_events(key, calls, unanswered):
+            line = _to_line(event)
+            kept = {name: line[name] for name in line if name not in ("text", "status", "seconds")}
+            self._append({"event": _CALL, **kept})
+
     def _append(self, *lines: Mapping[str, Any]) -> None:
         # Escaped to ASCII: arguments may hold lone surrogates, which must come back as they were.
         data = memoryview("".join(json.dumps(line, default=repr) + "\n" for line in lines).encode())
@@ -175,7 +189,10 @@ def read_log(path: str | os.PathLike[str]) -> Mapping[TurnKey, tuple[ToolEvent, 
             if number == 1:
                 _check_header(_parse(line, where), where)
                 continue
-            event = _from_line(_parse(line, where), where)
+            values = _parse(line, where)
+            if values.get("event") == _CALL:  # it tells people what ran; a replay needs the results
+                continue
+            event = _from_line(values, where)
             if event.call == 0:
                 turns[event.key] = {}
             calls = turns.setdefault(event.key, {})

@@ -99,6 +99,7 @@ class ToolRunner:
         self._finished: deque[_Turn] = deque()
         self._loops: list[BackgroundLoop] = []
         self._is_closed = False
+        self._is_starting = False
         # A script that ends without `close` must not leave the processes of its tools behind.
         atexit.register(self.close)
 
@@ -215,17 +216,26 @@ class ToolRunner:
     # What follows runs under the lock, up to the next comment.
 
     def _start(self) -> None:
-        while self._waiting and len(self._running) < self._slots:
-            call = self._waiting.popleft()
-            self._running.add(call)
-            if call.bound.tool.is_async:
-                self._post(call)
-                continue
-            call.started = time.monotonic()
-            try:
-                start_daemon(functools.partial(self._run_plain, call), f"fnroll-tool-{call.bound.tool.name}")
-            except RuntimeError as error:
-                self._settle(call, Output(_error_text(call, error), True))
+        if self._is_starting:  # a call that could not start has ended, and the loop below goes on
+            return
+        self._is_starting = True
+        try:
+            while self._waiting and len(self._running) < self._slots:
+                call = self._waiting.popleft()
+                self._running.add(call)
+                self._start_one(call)
+        finally:
+            self._is_starting = False
+
+    def _start_one(self, call: _Call) -> None:
+        if call.bound.tool.is_async:
+            self._post(call)
+            return
+        call.started = time.monotonic()
+        try:
+            start_daemon(functools.partial(self._run_plain, call), f"fnroll-tool-{call.bound.tool.name}")
+        except RuntimeError as error:  # no more threads
+            self._settle(call, Output(_error_text(call, error), True))
 
     def _post(self, call: _Call) -> None:
         """Hands a call to the event loop."""

@@ -70,8 +70,10 @@ def is_alive(pid):
         return False
 
 
-def read(path):
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+def read(path, event=None):
+    """Return the header and the answers, or the events of one kind."""
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [line for line in lines if line.get("event") == event]
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
@@ -107,6 +109,10 @@ def test_ctrl_c_keeps_what_is_finished_and_the_log_and_leaves_no_process(tmp_pat
     assert sorted((event["prompt_id"], event["name"]) for event in events) == [
         (0, "calculator"),
         (1, "calculator"),
+    ]
+    # The call that hung left its trace, without an answer.
+    assert (2, "python") in [
+        (line["prompt_id"], line["name"]) for line in read(tmp_path / "log.jsonl", "call")
     ]
     wait_for(lambda: not is_alive(program), 10)
 

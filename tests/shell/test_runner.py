@@ -474,3 +474,16 @@ def test_hung_tools_block_neither_exit_nor_ctrl_c(mode: str, output: str) -> Non
         check=False,
     )
     assert (done.stdout, done.returncode) == (output, 0), done.stderr
+
+
+def test_a_machine_without_threads_gives_every_call_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("fnroll.shell.runner.start_daemon", refuse)
+    tool = Tool.from_schema({"name": "t"}, lambda: "x")
+    with ToolRunner(ToolSet([tool]), max_concurrent_tools=2) as runner:
+        runner.submit(0, [ToolCall("t", {}, (0, 0))] * 3000)
+        [(_, results)] = runner.ready()
+    assert {result.status for result in results} == {"error"}
+    assert "can't start new thread" in results[-1].text
