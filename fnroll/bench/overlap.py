@@ -62,30 +62,35 @@ def scripted_model(tokens_per_turn: int) -> Model:
 
 @dataclass(frozen=True)
 class OverlapResult:
-    """One tool latency."""
+    """One tool latency, a round an entry."""
 
     tokens_per_turn: int
     latency_s: float
-    wall_s: float
-    decode_s: float
-    """What decoding alone takes: the same rollout with tools that answer at once."""
-    tool_s: float
-    """What tools alone take: the calls of one trajectory, one after the other."""
+    walls: tuple[float, ...]
+    """Wall time of the rollout in seconds."""
+    decodes: tuple[float, ...]
+    """What decoding alone took in the same round: the same rollout with tools that answer at once."""
+
+    @property
+    def tool_s(self) -> float:
+        """What tools alone take: the calls of one trajectory, one after the other."""
+        return (_TURNS - 1) * self.latency_s
 
     @property
     def ratio(self) -> float:
-        """Wall time over the larger of the two bounds."""
-        return self.wall_s / max(self.decode_s, self.tool_s)
+        """Wall time over the larger of the two bounds, median over the rounds."""
+        pairs = zip(self.walls, self.decodes, strict=True)
+        return statistics.median(wall / max(decode, self.tool_s) for wall, decode in pairs)
 
     @property
     def schedule_ratio(self) -> float:
-        """Wall time over what no schedule can beat.
+        """Wall time over what no schedule can beat, median over the rounds.
 
         Rows are fewer than trajectories: the last one to begin calls its first tool only when all first
-        turns are decoded, and what it says after its last tool comes on top.
+        turns are decoded, and its calls come on top.
         """
-        first_turns = self.decode_s / _TURNS
-        return self.wall_s / max(self.decode_s, first_turns + self.tool_s)
+        pairs = zip(self.walls, self.decodes, strict=True)
+        return statistics.median(wall / max(decode, decode / _TURNS + self.tool_s) for wall, decode in pairs)
 
 
 def run_overlap(
@@ -107,10 +112,8 @@ def run_overlap(
         for latency in latencies:
             walls[latency].append(_run(model, latency, rows, trajectories))
             say(f"{tokens_per_turn} tokens a turn, latency {latency:g} s: {walls[latency][-1]:.2f} s")
-    decode = statistics.median(bare)
     return [
-        OverlapResult(tokens_per_turn, latency, statistics.median(times), decode, (_TURNS - 1) * latency)
-        for latency, times in walls.items()
+        OverlapResult(tokens_per_turn, latency, tuple(times), tuple(bare)) for latency, times in walls.items()
     ]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging
 
 from fnroll.models.smollm2 import load_smollm2
 
@@ -23,6 +24,7 @@ def load_model(name: str, dtype: str = "float32") -> tuple[Any, Any]:
     Raises:
       ValueError: if there is no such model.
     """
+    logging.disable_progress_bar()
     if name == "smollm2":
         model, tokenizer = load_smollm2()
     elif Path(name).is_dir():
