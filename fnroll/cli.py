@@ -30,6 +30,7 @@ from fnroll.shell.record import RolloutRecord
 from fnroll.shell.replay import ReplayError
 from fnroll.shell.report import print_batch, print_profile
 from fnroll.shell.rollout import Rollout, RolloutInterrupted
+from fnroll.train import command as training
 
 _DATA = Path(__file__).parent / "data"
 _SHIPPED = {"questions": _DATA / "questions.txt", "tool-questions": _DATA / "tool_questions.jsonl"}
@@ -56,6 +57,8 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--rounds", type=int, default=5, help="counted rounds (default: %(default)s)")
     bench.add_argument("--prompts", type=int, default=64, help="of W2 (default: %(default)s)")
     bench.add_argument("--json", help="write the rows here")
+    train = commands.add_parser("train", help="train the embedded model to use its tools, by GRPO")
+    training.add_options(train)
     fetch = commands.add_parser("fetch", help="prepare a model once, so that later commands start at once")
     fetch.add_argument("name", choices=("smollm2",))
     return parser
@@ -65,7 +68,9 @@ def _add_options(
     parser: argparse.ArgumentParser, *, n: int, temperature: float, max_new_tokens: int | None
 ) -> None:
     model = parser.add_argument_group("model")
-    model.add_argument("--model", default="smollm2", help="'smollm2' or a folder (default: %(default)s)")
+    model.add_argument(
+        "--model", default="smollm2", help="tiny, tiny-solved, smollm2 or a folder (%(default)s)"
+    )
     model.add_argument("--dtype", default="float32", choices=sorted(DTYPES))
     sampling = parser.add_argument_group("sampling")
     sampling.add_argument("--n", type=int, default=n, help="samples of each prompt (default: %(default)s)")
@@ -182,6 +187,8 @@ def _run(args: argparse.Namespace, console: Console) -> int:
     if args.command == "fetch":
         load_smollm2()
         return 0
+    if args.command == "train":
+        return training.train(args, console)
     if args.command == "bench":
         return _bench(args, console)
     path = _SHIPPED.get(args.prompts, Path(args.prompts))
