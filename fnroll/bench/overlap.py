@@ -6,6 +6,7 @@ import asyncio
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,12 +28,12 @@ TURN_TOKENS = (8, 400)
 """Tokens of a turn: so few that tools take most of the time, and so many that decoding does."""
 
 
-def _script(tokenizer: object, tokens_per_turn: int) -> Tensor:
+def _script(tokenizer: Any, tokens_per_turn: int) -> Tensor:
     """Return the token at each position: turns of filler that end in a call, the last one without."""
     tools = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
-    chat = init_chat(tokenizer, tools)  # type: ignore[arg-type]
-    stop = tokenizer.convert_tokens_to_ids("<|im_end|>")  # type: ignore[attr-defined]
-    call = tokenizer.convert_tokens_to_ids(CHATTER_CALLS[0])  # type: ignore[attr-defined]
+    chat = init_chat(tokenizer, tools)
+    stop = tokenizer.convert_tokens_to_ids("<|im_end|>")
+    call = tokenizer.convert_tokens_to_ids(CHATTER_CALLS[0])
     segment = chat.render_prompt(_PROMPT)
     tokens = list(segment.ids)
     filler = tokens[-2]
