@@ -100,6 +100,7 @@ def schedules(draw):
         "rows": draw(st.sampled_from([1, 2, 3, 8])),
         "batching": draw(st.sampled_from(["continuous", "static"])),
         "poll_every": draw(st.sampled_from([1, 3])),
+        "returning": draw(st.sampled_from(["front", "back"])),
         "max_concurrent_tools": draw(st.sampled_from([1, 2, 16])),
         "latencies": draw(st.lists(st.sampled_from([0.0, 0.0, 0.001, 0.004]), min_size=1, max_size=5)),
     }
@@ -245,7 +246,7 @@ def test_a_planted_mistake_is_caught(name, monkeypatch):
         check()
 
 
-def test_a_returning_turn_at_the_back_changes_the_order_of_work_only(monkeypatch):
+def test_a_returning_turn_at_the_back_changes_the_order_of_work_only():
     case = {
         "prompts": ["a", "b", "ab", "?"], "n": 2, "seed": 5, "temperature": 1.0, "top_p": 1.0,
         "max_length": 480, "chars": None,
@@ -254,8 +255,7 @@ def test_a_returning_turn_at_the_back_changes_the_order_of_work_only(monkeypatch
         "rows": 2, "batching": "continuous", "poll_every": 1, "max_concurrent_tools": 4, "latencies": [0.0],
     }  # fmt: skip
     front = run(case, schedule)
-    monkeypatch.setattr(steps.queues, "push_front", steps.queues.push_back)
-    assert run(case, schedule) == front
+    assert run(case, schedule, returning="back") == front
 
 
 def test_one_log_holds_the_runs_of_many_seeds(tmp_path):

@@ -6,7 +6,7 @@ import asyncio
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -24,6 +24,8 @@ from fnroll.shell.rollout import Rollout
 
 _PROMPT = ({"role": "user", "content": "Add 1 and 2, again and again."},)
 _TURNS = 3
+Queue = Literal["front", "back"]
+RETURNING: tuple[Queue, Queue] = ("front", "back")
 TURN_TOKENS = (8, 400)
 """Tokens of a turn: so few that tools take most of the time, and so many that decoding does."""
 
@@ -66,6 +68,8 @@ class OverlapResult:
     """One tool latency, a round an entry."""
 
     tokens_per_turn: int
+    returning: str
+    """Where a returning turn queues, "front" or "back"."""
     latency_s: float
     walls: tuple[float, ...]
     """Wall time of the rollout in seconds."""
@@ -104,21 +108,26 @@ def run_overlap(
     say: Callable[[str], None] = lambda text: None,
 ) -> list[OverlapResult]:
     """Measure the wall time of 64 trajectories of three turns for each tool latency in seconds."""
-    walls: dict[float, list[float]] = {latency: [] for latency in latencies}
+    cases = [(queue, latency) for queue in RETURNING for latency in latencies]
+    walls: dict[tuple[Queue, float], list[float]] = {case: [] for case in cases}
     bare = []
     model = scripted_model(tokens_per_turn)
     _run(model, 0.0, rows, trajectories)
     for _ in range(rounds):
         bare.append(_run(model, 0.0, rows, trajectories))
-        for latency in latencies:
-            walls[latency].append(_run(model, latency, rows, trajectories))
-            say(f"{tokens_per_turn} tokens a turn, latency {latency:g} s: {walls[latency][-1]:.2f} s")
+        for queue, latency in cases:
+            wall = _run(model, latency, rows, trajectories, queue)
+            walls[queue, latency].append(wall)
+            say(f"{tokens_per_turn} tokens a turn, {queue} of the queue, latency {latency:g} s: {wall:.2f} s")
     return [
-        OverlapResult(tokens_per_turn, latency, tuple(times), tuple(bare)) for latency, times in walls.items()
+        OverlapResult(tokens_per_turn, queue, latency, tuple(times), tuple(bare))
+        for (queue, latency), times in walls.items()
     ]
 
 
-def _run(model: Model, latency: float, rows: int, trajectories: int) -> float:
+def _run(
+    model: Model, latency: float, rows: int, trajectories: int, returning: Queue = RETURNING[0]
+) -> float:
     async def add(a: int, b: int) -> int:
         """Add two numbers.
 
@@ -131,7 +140,11 @@ def _run(model: Model, latency: float, rows: int, trajectories: int) -> float:
         return a + b
 
     config = RolloutConfig(
-        max_length=len(model.params) + 1, rows=rows, progress=False, max_concurrent_tools=trajectories
+        max_length=len(model.params) + 1,
+        rows=rows,
+        progress=False,
+        max_concurrent_tools=trajectories,
+        returning=returning,
     )
     with Rollout(model, chatter_tokenizer(), config, [add]) as rollout:
         record = RolloutRecord(messages=_PROMPT)

@@ -276,9 +276,9 @@ def retire(state: RolloutState, *, multi_turn: bool = False) -> tuple[RolloutSta
 
 
 def append_tool(
-    state: RolloutState, record: Tensor, tokens: Tensor, count: Tensor, limit: Tensor
+    state: RolloutState, record: Tensor, tokens: Tensor, count: Tensor, limit: Tensor, *, front: bool = True
 ) -> RolloutState:
-    """Append tool output to waiting records and put them at the front of the queue.
+    """Append tool output to waiting records and queue them again.
 
     What does not fit below a record's limit, with a token to sample after it, is dropped whole: the record
     ends `TRUNCATED` with reason `TOOL_OUTPUT`, never with half an output.
@@ -289,6 +289,7 @@ def append_tool(
       tokens: `[R, K]` int64, left-aligned.
       count: `[R]` int64, tokens of each output, at least 1.
       limit: `[R]` int64, length at which the next turn must stop, at most T.
+      front: static; queue them before all others, else behind them.
     """
     records, sink = state.records, state.num_records
     fits = (records.length[record] + count < limit) & (record < sink)
@@ -302,7 +303,8 @@ def append_tool(
         reason=put(new.reason, (record,), reason),
         limit=put(new.limit, (line,), limit),
     )
-    return replace(state, records=new, queue=queues.push_front(state.queue, line))
+    push = queues.push_front if front else queues.push_back
+    return replace(state, records=new, queue=push(state.queue, line))
 
 
 def finish(state: RolloutState, record: Tensor, status: Tensor, reason: Tensor) -> RolloutState:

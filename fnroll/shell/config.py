@@ -84,6 +84,9 @@ class RolloutConfig:
     """Name of a parser of `fnroll.dialogue.parsers`, or "auto": by the chat template."""
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Passed to the chat template, `enable_thinking` for example."""
+    returning: Literal["front", "back"] = "front"
+    """Where a turn that comes back from its tools queues. In front, few records are open and the first end
+    early; at the back, no record begins so late that its tools have nothing to hide behind."""
     poll_every: int = 1
     """Decode steps between two reads of the device; rows that end in between idle."""
     tool_timeout_s: float | None = 30.0
@@ -110,6 +113,7 @@ class RolloutConfig:
         check("rows", self.rows, least=1)
         check_choice(name, "batching", self.batching, ("continuous", "static"))
         check_choice(name, "backend", self.backend, ("eager", "compiled"))
+        check_choice(name, "returning", self.returning, ("front", "back"))
         check_bool(name, "multi_turn", self.multi_turn, optional=True)
         check("max_turns", self.max_turns, least=1)
         if not isinstance(self.tool_call_parser, str) or not self.tool_call_parser:

@@ -21,13 +21,14 @@ class LoweredSteps:
     """Callable steps for a driver; a compiled decode step exists once for each window and way of sampling."""
 
     def __init__(
-        self, model: Model, *, backend: str, max_length: int, static: bool, multi_turn: bool
-    ) -> None:
+        self, model: Model, *, backend: str, max_length: int, static: bool, multi_turn: bool,
+        front: bool = True,
+    ) -> None:  # fmt: skip
         self.model, self.backend, self.max_length = model, backend, max_length
         self.multi_turn = multi_turn
         self.enqueue: Step = donate(steps.enqueue, _DONATED)
         self.admit: Step = donate(partial(steps.admit, static=static), _DONATED)
-        self.append_tool: Step = donate(steps.append_tool, _DONATED)
+        self.append_tool: Step = donate(partial(steps.append_tool, front=front), _DONATED)
         self._prefill: Step = donate(partial(steps.prefill, model=model.fn), _DONATED)
         self._decode: dict[Hashable, Step] = {}
 

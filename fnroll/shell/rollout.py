@@ -140,6 +140,7 @@ class Rollout:
             max_length=self.config.max_length,
             static=self.config.batching == "static",
             multi_turn=self.multi_turn,
+            front=self.config.returning == "front",
         )
 
     def _init_state(self, num_records: int, sampling: SamplingConfig) -> RolloutState:

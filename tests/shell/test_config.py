@@ -77,6 +77,7 @@ def test_sampling_at_its_edges_is_allowed(fields):
         ("max_turns", (0, -1, *NOT_INTS), "an int of at least 1"),
         ("tool_call_parser", ("", None, 3), "the name of a parser, or 'auto'"),
         ("chat_template_kwargs", (None, [("a", 1)], "a"), "a mapping"),
+        ("returning", ("first", "", None, 1), "one of 'front', 'back'"),
         ("poll_every", (0, -1, *NOT_INTS), "an int of at least 1"),
         ("tool_timeout_s", (0, -1.0, *without(NOT_NUMBERS, None)), "above 0, or None"),
         ("max_concurrent_tools", (0, -1, *NOT_INTS), "an int of at least 1"),
