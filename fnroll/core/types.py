@@ -1,6 +1,7 @@
 """The state of a rollout: one immutable tree of tensors.
 
-N records (lines), B rows, T length cap, L layers, H key-value heads, D head size, V vocabulary, S stop ids.
+N records (lines), B rows, P pool slots, T length cap, L layers, H key-value heads, D head size, V vocabulary,
+S stop ids.
 Every buffer has one line or slot more than it needs, the *sink*: what idle rows write lands there, so that
 no write is ever masked away, and nothing reads it.
 """
@@ -120,6 +121,26 @@ class Cache:
 
 
 @pytree
+class Pool:
+    """Keys and values that wait for a row: those of parked turns, and what forks were given.
+
+    A slot is as long as a row. There is no sink slot, which would cost as much: what a padding entry copies
+    lands in slot T of a place, as an idle row's writes do.
+    """
+
+    FREE: ClassVar[int] = -1
+
+    keys: tuple[Tensor, ...]
+    """L tensors `[P, T+1, H, D]`."""
+    values: tuple[Tensor, ...]
+    """L tensors `[P, T+1, H, D]`."""
+    owner: Tensor
+    """`[P+1]` int64: the line whose keys and values a slot holds; `FREE` for none."""
+    length: Tensor
+    """`[P+1]` int64: how many of its tokens; 0 for none."""
+
+
+@pytree
 class SamplingParams:
     """How tokens are drawn, for each line; the static fields only say what a step may leave out."""
 
@@ -152,6 +173,8 @@ class RolloutState:
     """`[S]` int64: a sampled token that is one of these ends the turn."""
     version: Tensor
     """`[]` int32: version of the weights in use."""
+    pool: Pool | None = None
+    """Where keys and values wait; None for no slots."""
 
     @property
     def num_records(self) -> int:
@@ -212,6 +235,7 @@ def init_state(
     sampling: SamplingParams | None = None,
     version: int = 0,
     support_size: int = 0,
+    pool: Pool | None = None,
 ) -> RolloutState:
     """Return a state with free rows and free lines around an empty cache.
 
@@ -222,6 +246,7 @@ def init_state(
       sampling: per line; the default samples from the model's own distribution.
       version: of the weights.
       support_size: K, how many ids a kept support has at most; 0 keeps none.
+      pool: from `fnroll.core.pool.init_pool`; None for no slots.
     """
     rows, slots = cache.keys[0].shape[:2]
     device = cache.keys[0].device
@@ -238,4 +263,5 @@ def init_state(
         sampling=init_sampling(num_records, device) if sampling is None else sampling,
         stop_ids=stop_ids.to(device=device, dtype=torch.int64),
         version=torch.tensor(version, dtype=torch.int32, device=device),
+        pool=pool,
     )

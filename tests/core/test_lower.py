@@ -11,20 +11,13 @@ from torch._inductor.utils import run_and_get_code
 from fnroll.core import steps
 from fnroll.core.lower import ConsumedError, DonationError, compiled, donate
 from fnroll.core.tree import pytree, replace, tree_equal, tree_leaves
-from tests.core.helpers import running, toy_state
+from tests.core.helpers import running, toy_state, unsunk
 
 ALL = ("records", "rows", "queue", "cache")
 
 
 def decode(model, window=16):
     return partial(steps.decode_step, model=model.fn, window=window)
-
-
-def unsunk(state):
-    """The state without its sink line and slot, whose content means nothing."""
-    records = [leaf[:-1] for leaf in tree_leaves(state.records)]
-    cache = [leaf[:, :-1] for leaf in tree_leaves(state.cache)]
-    return [*records, *cache, *tree_leaves(state.rows), state.queue.ticket[:-1]]
 
 
 @pytest.mark.parametrize("names", [("cache", "records"), ALL])

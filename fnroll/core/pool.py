@@ -1,0 +1,155 @@
+"""Keys and values that wait for a row: parked, brought back, and shared between records.
+
+A row's cache is intact until the row is admitted again, also after `retire` has freed it: an idle row writes
+to the sink slot only. So a turn is parked after the step that ended it.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fnroll.core.buffer import put
+from fnroll.core.tree import replace
+from fnroll.core.types import Cache, Pool, RolloutState, Rows
+
+Layers = tuple[Tensor, ...]
+
+
+def init_pool(cache: Cache, slots: int) -> Pool | None:
+    """Return an empty pool of `slots` slots, each as long as a row of `cache`; None for no slots."""
+    if not slots:
+        return None
+
+    def layer(like: Tensor) -> Tensor:
+        return torch.zeros((slots, *like.shape[1:]), dtype=like.dtype, device=like.device)
+
+    free = torch.full((slots + 1,), Pool.FREE, dtype=torch.int64, device=cache.keys[0].device)
+    return Pool(
+        keys=tuple(map(layer, cache.keys)),
+        values=tuple(map(layer, cache.values)),
+        owner=free,
+        length=torch.zeros_like(free),
+    )
+
+
+def pool_of(state: RolloutState) -> Pool:
+    """Return the state's pool.
+
+    Raises:
+      ValueError: if it has none.
+    """
+    if state.pool is None:
+        raise ValueError("this state has no pool: give `init_state` one, from `init_pool(cache, slots)`")
+    return state.pool
+
+
+def num_slots(pool: Pool) -> int:
+    """Return P."""
+    return pool.owner.shape[0] - 1
+
+
+def write_tokens(layers: Layers, values: Layers, target: Tensor, length: Tensor) -> Layers:
+    """Return `layers`, each `[B, T+1, H, D]`, with the first `length` of `values`, each `[R, W, H, D]`.
+
+    Args:
+      layers: before.
+      values: what is written.
+      target: `[R]` int64: row or slot; one past the last for padding.
+      length: `[R]` int64; 0 for padding.
+    """
+    places, sink = layers[0].shape[0], layers[0].shape[1] - 1
+    position = torch.arange(values[0].shape[1], device=target.device)
+    slot = torch.where(position < length[:, None], position, sink)
+    where = (target.clamp(max=places - 1)[:, None].expand_as(slot), slot)
+    return tuple(put(layer, where, new) for layer, new in zip(layers, values, strict=True))
+
+
+def read_tokens(layers: Layers, source: Tensor, window: int) -> Layers:
+    """Return the first `window` tokens of some rows or slots, `[R]` int64, each layer `[R, W, H, D]`."""
+    index = source.clamp(max=layers[0].shape[0] - 1)
+    return tuple(layer[:, :window][index] for layer in layers)
+
+
+def _fill(
+    state: RolloutState, source: Cache | Pool, entries: tuple[Tensor, ...], window: int
+) -> RolloutState:
+    """Copy `(source, row, length)`, each `[R]`, into rows, which then have so much cached."""
+    start, row, length = entries
+    cache, rows = state.cache, state.rows
+    hit = row == torch.arange(state.num_rows, device=row.device)[:, None]
+    cached = torch.where(hit.any(dim=1), (hit * length).sum(dim=1), rows.cached)
+    return replace(
+        state,
+        cache=Cache(
+            keys=write_tokens(cache.keys, read_tokens(source.keys, start, window), row, length),
+            values=write_tokens(cache.values, read_tokens(source.values, start, window), row, length),
+        ),
+        rows=Rows(record=rows.record, cached=cached),
+    )
+
+
+def park(state: RolloutState, row: Tensor, slot: Tensor, record: Tensor, *, window: int) -> RolloutState:
+    """Copy the keys and values of rows into pool slots, also of rows that `retire` has just freed.
+
+    Args:
+      state: after the step that ended the records' turns, before the next `admit`.
+      row: `[R]` int64; one past the last for padding.
+      slot: `[R]` int64; what a slot held is lost; P for padding.
+      record: `[R]` int64: the line that the row decoded, with its last token not yet fed; the sink for
+        padding.
+      window: static; W, at least the largest length of these records less one.
+    """
+    pool = pool_of(state)
+    real = (slot < num_slots(pool)) & (row < state.num_rows)
+    length = torch.where(real, state.records.length[record] - 1, 0).clamp(min=0)
+    new = Pool(
+        keys=write_tokens(pool.keys, read_tokens(state.cache.keys, row, window), slot, length),
+        values=write_tokens(pool.values, read_tokens(state.cache.values, row, window), slot, length),
+        owner=put(pool.owner, (slot,), torch.where(real, record, Pool.FREE)),
+        length=put(pool.length, (slot,), length),
+    )
+    return replace(state, pool=new)
+
+
+def release(state: RolloutState, slot: Tensor) -> RolloutState:
+    """Free pool slots, `[R]` int64; P for padding."""
+    pool = pool_of(state)
+    owner = put(pool.owner, (slot,), torch.full_like(slot, Pool.FREE))
+    length = put(pool.length, (slot,), torch.zeros_like(slot))
+    return replace(state, pool=replace(pool, owner=owner, length=length))
+
+
+def unpark(state: RolloutState, slot: Tensor, row: Tensor, *, window: int) -> RolloutState:
+    """Move what pool slots hold into the rows that their owners were given; the slots are free then.
+
+    Args:
+      state: after `admit`, before `prefill`, which then feeds only what is missing.
+      slot: `[R]` int64, each owned by the record of its row; P for padding.
+      row: `[R]` int64; one past the last for padding.
+      window: static; W, at least the largest length of these slots.
+    """
+    pool = pool_of(state)
+    real = (slot < num_slots(pool)) & (row < state.num_rows)
+    length = torch.where(real, pool.length[slot], 0)
+    return release(_fill(state, pool, (slot, row, length), window), slot)
+
+
+def share(
+    state: RolloutState, source: Tensor, row: Tensor, length: Tensor, *, window: int, pooled: bool = False
+) -> RolloutState:
+    """Copy the keys and values of a common prefix into rows; what they come from keeps them.
+
+    A row that `admit` has just filled is a source only after its own `prefill`; a freed row is one until it
+    is admitted again.
+
+    Args:
+      state: after `admit`, before the `prefill` of these rows.
+      source: `[R]` int64: rows, none of them a target here; with `pooled`, pool slots.
+      row: `[R]` int64, the targets; one past the last for padding.
+      length: `[R]` int64: tokens that both records begin with, all cached in the source, and fewer than the
+        target's record knows; 0 for padding.
+      window: static; W, at least the largest length given.
+      pooled: static; copy from the pool.
+    """
+    return _fill(state, pool_of(state) if pooled else state.cache, (source, row, length), window)
