@@ -8,7 +8,7 @@ from torch import Tensor
 from fnroll.core import queue as queues
 from fnroll.core import types as t
 from fnroll.core.buffer import put
-from fnroll.core.pool import num_slots, pool_of, read_tokens, write_tokens
+from fnroll.core.pool import Layers, num_slots, pool_of, read_tokens, write_tokens
 from fnroll.core.tree import replace, tree_map
 from fnroll.core.types import Pool, Records, RolloutState, Rows
 
@@ -30,13 +30,14 @@ def _copy_cached(
     real = (slot < num_slots(pool)) & (length > 0)
     length = torch.where(real, length, 0)
 
-    def read(cached: tuple[Tensor, ...], pooled: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        pairs = zip(read_tokens(cached, row, window), read_tokens(pooled, place, window), strict=True)
-        return tuple(torch.where(in_row[:, None, None, None], a, b) for a, b in pairs)
+    def copy(layers: Layers, cached: Layers) -> Layers:
+        pairs = zip(read_tokens(cached, row, window), read_tokens(layers, place, window), strict=True)
+        values = (torch.where(in_row[:, None, None, None], a, b) for a, b in pairs)
+        return write_tokens(layers, values, slot, length, window)
 
     new = Pool(
-        keys=write_tokens(pool.keys, read(state.cache.keys, pool.keys), slot, length),
-        values=write_tokens(pool.values, read(state.cache.values, pool.values), slot, length),
+        keys=copy(pool.keys, state.cache.keys),
+        values=copy(pool.values, state.cache.values),
         owner=put(pool.owner, (slot,), torch.where(real, target, Pool.FREE)),
         length=put(pool.length, (slot,), length),
     )

@@ -6,6 +6,8 @@ to the sink slot only. So a turn is parked after the step that ended it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import torch
 from torch import Tensor
 
@@ -49,26 +51,36 @@ def num_slots(pool: Pool) -> int:
     return pool.owner.shape[0] - 1
 
 
-def write_tokens(layers: Layers, values: Layers, target: Tensor, length: Tensor) -> Layers:
-    """Return `layers`, each `[B, T+1, H, D]`, with the first `length` of `values`, each `[R, W, H, D]`.
+def write_tokens(
+    layers: Layers, values: Iterable[Tensor], target: Tensor, length: Tensor, window: int
+) -> Layers:
+    """Return `layers`, each `[B, T+1, H, D]`, with the first `length` tokens of new values.
 
     Args:
       layers: before.
-      values: what is written.
+      values: of each layer `[R, W, H, D]`; an iterator is asked for one layer at a time.
       target: `[R]` int64: row or slot; one past the last for padding.
       length: `[R]` int64; 0 for padding.
+      window: W.
     """
     places, sink = layers[0].shape[0], layers[0].shape[1] - 1
-    position = torch.arange(values[0].shape[1], device=target.device)
+    position = torch.arange(window, device=target.device)
     slot = torch.where(position < length[:, None], position, sink)
     where = (target.clamp(max=places - 1)[:, None].expand_as(slot), slot)
     return tuple(put(layer, where, new) for layer, new in zip(layers, values, strict=True))
 
 
-def read_tokens(layers: Layers, source: Tensor, window: int) -> Layers:
-    """Return the first `window` tokens of some rows or slots, `[R]` int64, each layer `[R, W, H, D]`."""
+def read_tokens(layers: Layers, source: Tensor, window: int) -> Iterator[Tensor]:
+    """Yield of each layer the first `window` tokens of some rows or slots, `[R, W, H, D]`."""
     index = source.clamp(max=layers[0].shape[0] - 1)
-    return tuple(layer[:, :window][index] for layer in layers)
+    return (layer[:, :window][index] for layer in layers)
+
+
+def copy_tokens(
+    layers: Layers, others: Layers, source: Tensor, target: Tensor, length: Tensor, window: int
+) -> Layers:
+    """Return `layers` with the first `length` tokens of places in `others`, one layer at a time."""
+    return write_tokens(layers, read_tokens(others, source, window), target, length, window)
 
 
 def _fill(
@@ -82,8 +94,8 @@ def _fill(
     return replace(
         state,
         cache=Cache(
-            keys=write_tokens(cache.keys, read_tokens(source.keys, start, window), row, length),
-            values=write_tokens(cache.values, read_tokens(source.values, start, window), row, length),
+            keys=copy_tokens(cache.keys, source.keys, start, row, length, window),
+            values=copy_tokens(cache.values, source.values, start, row, length, window),
         ),
         rows=Rows(record=rows.record, cached=cached),
     )
@@ -104,8 +116,8 @@ def park(state: RolloutState, row: Tensor, slot: Tensor, record: Tensor, *, wind
     real = (slot < num_slots(pool)) & (row < state.num_rows)
     length = torch.where(real, state.records.length[record] - 1, 0).clamp(min=0)
     new = Pool(
-        keys=write_tokens(pool.keys, read_tokens(state.cache.keys, row, window), slot, length),
-        values=write_tokens(pool.values, read_tokens(state.cache.values, row, window), slot, length),
+        keys=copy_tokens(pool.keys, state.cache.keys, row, slot, length, window),
+        values=copy_tokens(pool.values, state.cache.values, row, slot, length, window),
         owner=put(pool.owner, (slot,), torch.where(real, record, Pool.FREE)),
         length=put(pool.length, (slot,), length),
     )
@@ -145,7 +157,8 @@ def share(
 
     Args:
       state: after `admit`, before the `prefill` of these rows.
-      source: `[R]` int64: rows, none of them a target here; with `pooled`, pool slots.
+      source: `[R]` int64: rows, also such as are targets here, of which the old content is copied; with
+        `pooled`, pool slots.
       row: `[R]` int64, the targets; one past the last for padding.
       length: `[R]` int64: tokens that both records begin with, all cached in the source, and fewer than the
         target's record knows; 0 for padding.
@@ -153,3 +166,15 @@ def share(
       pooled: static; copy from the pool.
     """
     return _fill(state, pool_of(state) if pooled else state.cache, (source, row, length), window)
+
+
+def forget(state: RolloutState) -> RolloutState:
+    """Drop all keys and values, those of old weights for example.
+
+    No row has anything cached then, and no slot an owner; rows that hold a record need a `prefill` again.
+    """
+    rows = replace(state.rows, cached=torch.zeros_like(state.rows.cached))
+    if state.pool is None:
+        return replace(state, rows=rows)
+    owner, length = torch.full_like(state.pool.owner, Pool.FREE), torch.zeros_like(state.pool.length)
+    return replace(state, rows=rows, pool=replace(state.pool, owner=owner, length=length))

@@ -155,6 +155,31 @@ def test_a_freed_row_keeps_its_cache_until_it_is_admitted_again():
         assert torch.equal(one[:, :-1], two[:, :-1])
 
 
+def test_forgetting_leaves_nothing_cached_and_no_owner():
+    state = pools.forget(parked())
+    assert state.rows.cached.tolist() == [0, 0]
+    assert state.pool.owner.tolist() == [-1] * 3 and state.pool.length.tolist() == [0] * 3
+    _, bare = running()
+    model, state = running()
+    again = prefill_all(model, pools.forget(state))
+    assert tree_equal(unsunk(again), unsunk(state)) and pools.forget(bare).pool is None
+
+
+def test_rows_may_swap_what_they_hold():
+    _, state = waiting()
+    new = pools.share(state, index(0, 1), index(1, 0), index(3, 1), window=W)
+    for old, leaf in zip(tree_leaves(state.cache), tree_leaves(new.cache), strict=True):
+        assert torch.equal(leaf[1, :3], old[0, :3]) and torch.equal(leaf[0, :1], old[1, :1])
+    assert tree_equal(
+        unsunk(
+            donate(partial(pools.share, window=W), ("cache", "rows"))(
+                state, index(0, 1), index(1, 0), index(3, 1)
+            )
+        ),
+        unsunk(new),
+    )
+
+
 def test_the_pool_takes_no_memory_but_its_slots():
     _, state = toy_state(slots=3)
     assert [leaf.shape[0] for leaf in tree_leaves((state.pool.keys, state.pool.values))] == [3, 3]
