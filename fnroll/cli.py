@@ -46,10 +46,10 @@ def _parser() -> argparse.ArgumentParser:
         required=True,
         help="a file, one prompt a line, text or .jsonl; or a shipped set: " + ", ".join(_SHIPPED),
     )
-    _add_options(rollout, n=1, temperature=1.0, max_new_tokens=None)
-    demo = commands.add_parser("demo", help="roll out 16 questions on SmolLM2 and show the answers")
-    demo.set_defaults(prompts="questions")
-    _add_options(demo, n=4, temperature=0.8, max_new_tokens=96)
+    _add_options(rollout)
+    demo = commands.add_parser("demo", help="`fnroll train` with the folder out/demo: see a model learn")
+    training.add_options(demo)
+    demo.set_defaults(out="out/demo")
     bench = commands.add_parser("bench", help="measure fnroll and its peers in one run")
     bench.add_argument("--workloads", default=",".join(WORKLOADS), help="default: %(default)s")
     bench.add_argument("--model", default="smollm2", help="for W2; 'smollm2' or a folder")
@@ -64,21 +64,19 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_options(
-    parser: argparse.ArgumentParser, *, n: int, temperature: float, max_new_tokens: int | None
-) -> None:
+def _add_options(parser: argparse.ArgumentParser) -> None:
     model = parser.add_argument_group("model")
     model.add_argument(
         "--model", default="smollm2", help="tiny, tiny-solved, smollm2 or a folder (%(default)s)"
     )
     model.add_argument("--dtype", default="float32", choices=sorted(DTYPES))
     sampling = parser.add_argument_group("sampling")
-    sampling.add_argument("--n", type=int, default=n, help="samples of each prompt (default: %(default)s)")
-    sampling.add_argument("--temperature", type=float, default=temperature, help="default: %(default)s")
+    sampling.add_argument("--n", type=int, default=1, help="samples of each prompt (default: %(default)s)")
+    sampling.add_argument("--temperature", type=float, default=1.0, help="default: %(default)s")
     sampling.add_argument("--top-k", type=int, default=0, help="0 is off")
     sampling.add_argument("--top-p", type=float, default=1.0, help="1 is off")
     sampling.add_argument("--repetition-penalty", type=float, help="default: the model's own")
-    sampling.add_argument("--max-new-tokens", type=int, default=max_new_tokens, help="default: %(default)s")
+    sampling.add_argument("--max-new-tokens", type=int, help="default: no bound")
     sampling.add_argument("--seed", type=int, default=0)
     sampling.add_argument("--max-new-tokens-per-turn", type=int, help="default: no bound")
     tools = parser.add_argument_group("tools")
@@ -187,7 +185,7 @@ def _run(args: argparse.Namespace, console: Console) -> int:
     if args.command == "fetch":
         load_smollm2()
         return 0
-    if args.command == "train":
+    if args.command in ("demo", "train"):
         return training.train(args, console)
     if args.command == "bench":
         return _bench(args, console)

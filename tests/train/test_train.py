@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fnroll.cli import main
+from fnroll.cli import _parser, main
 from fnroll.models.tiny import load_tiny
 from fnroll.models.zoo import tiny_model
 from fnroll.train import TrainConfig, Trainer
 from fnroll.train.checkpoint import load, save
 from fnroll.train.command import read_metrics
-from fnroll.train.report import draw_curve, write_html
+from fnroll.train.report import CURVES, draw_curve, write_html, write_png
 
 SMALL = TrainConfig(steps=3, prompts=4, n=4, eval_tasks=8, rows=16)
 TIMES = {"seconds", "rollout_s", "tokens_per_s"}
@@ -130,6 +130,36 @@ def test_the_command_trains_resumes_and_reports(tmp_path, capsys):
     assert page.count("<figure>") == 6 and page.count("<pre>") == 6
     assert "<tool_call>" not in page and "&lt;tool_call&gt;" in page
     assert not re.search(r"(src|href)=|https?://", page)
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_demo_is_a_training_run_that_needs_no_other_model(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("fnroll.models.smollm2.load_smollm2", None)
+    assert main(["demo", "--steps", "1", "--prompts", "2", "--n", "4", "--eval-tasks", "8"]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"held-out reward: before 0\.\d{3} after [01]\.\d{3}", printed[-1])
+    found = sorted(path.name for path in (tmp_path / "out" / "demo").iterdir())
+    assert found == ["checkpoint.pt", "curves.html", "curves.png", "metrics.jsonl"]
+
+
+def test_the_demo_trains_as_the_figures_in_the_documents_were_made():
+    demo, train = (_parser().parse_args([name]) for name in ("demo", "train"))
+    assert {**vars(train), "command": "demo", "out": "out/demo"} == vars(demo)
+
+
+def test_a_picture_has_every_curve(tmp_path):
+    lines = [{"step": step, **dict.fromkeys(CURVES, 0.1 * step)} for step in (1, 2, 3)]
+    assert write_png(tmp_path / "a.png", lines)
+    empty = [{"step": step} for step in (1, 2, 3)]
+    assert write_png(tmp_path / "b.png", empty)
+    assert (tmp_path / "a.png").stat().st_size > (tmp_path / "b.png").stat().st_size > 1000
+
+
+def test_without_matplotlib_there_is_no_picture(tmp_path, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert not write_png(tmp_path / "a.png", [])
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_curve_is_drawn_from_low_to_high():
