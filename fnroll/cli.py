@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -19,8 +19,10 @@ from fnroll.bench.report import (
     print_rows,
     save_rows,
 )
+from fnroll.dialogue.tool import Tool
 from fnroll.models.load import DTYPES, load_model
 from fnroll.models.smollm2 import load_smollm2
+from fnroll.models.tiny import TINY_TOOLS, make_tasks
 from fnroll.shell.batch import RolloutBatch, RolloutRequest, dump_record
 from fnroll.shell.builtin import BUILTIN_TOOLS, get_tool
 from fnroll.shell.checks import check_choice
@@ -34,6 +36,8 @@ from fnroll.train import command as training
 
 _DATA = Path(__file__).parent / "data"
 _SHIPPED = {"questions": _DATA / "questions.txt", "tool-questions": _DATA / "tool_questions.jsonl"}
+_TINY_TASKS, _TINY_TASK_COUNT = "tiny-tasks", 16
+_TINY = {function.__name__: function for function in TINY_TOOLS}
 _INTERRUPTED = 130  # 128 + SIGINT, as shells count
 
 
@@ -43,8 +47,10 @@ def _parser() -> argparse.ArgumentParser:
     rollout = commands.add_parser("rollout", help="roll out prompts from a file")
     rollout.add_argument(
         "--prompts",
-        required=True,
-        help="a file, one prompt a line, text or .jsonl; or a shipped set: " + ", ".join(_SHIPPED),
+        default=_TINY_TASKS,
+        help="a file, one prompt a line, text or .jsonl; or a shipped set: "
+        + ", ".join([_TINY_TASKS, *_SHIPPED])
+        + " (default: %(default)s, tasks of the embedded model)",
     )
     _add_options(rollout)
     demo = commands.add_parser("demo", help="`fnroll train` with the folder out/demo: see a model learn")
@@ -67,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
 def _add_options(parser: argparse.ArgumentParser) -> None:
     model = parser.add_argument_group("model")
     model.add_argument(
-        "--model", default="smollm2", help="tiny, tiny-solved, smollm2 or a folder (%(default)s)"
+        "--model", default="tiny", help="tiny, tiny-solved, smollm2 or a folder (default: %(default)s)"
     )
     model.add_argument("--dtype", default="float32", choices=sorted(DTYPES))
     sampling = parser.add_argument_group("sampling")
@@ -80,7 +86,11 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     sampling.add_argument("--seed", type=int, default=0)
     sampling.add_argument("--max-new-tokens-per-turn", type=int, help="default: no bound")
     tools = parser.add_argument_group("tools")
-    tools.add_argument("--tools", default="", help="comma-separated, of: " + ", ".join(BUILTIN_TOOLS))
+    tools.add_argument(
+        "--tools",
+        help=f"comma-separated, of: {', '.join([*BUILTIN_TOOLS, *_TINY])} (default: none; with the prompts "
+        f"{_TINY_TASKS} {','.join(_TINY)})",
+    )
     tools.add_argument("--tool-call-parser", default="auto", help="default: by the chat template")
     tools.add_argument("--max-turns", type=int, default=16, help="default: %(default)s")
     tools.add_argument("--max-tool-output-chars", type=int, help="default: keep all")
@@ -120,6 +130,35 @@ class RecordFile:
             batch.save(self.path)
 
 
+def _get_tools(names: str | None, prompts: str) -> list[Tool | Callable[..., Any]]:
+    """Return the tools that are named; without a name those that a shipped set of prompts is about."""
+    if names is None:
+        return list(TINY_TOOLS) if prompts == _TINY_TASKS else []
+    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    for name in wanted:
+        check_choice("rollout", "tools", name, [*BUILTIN_TOOLS, *_TINY])
+    return [_TINY[name] if name in _TINY else get_tool(name) for name in wanted]
+
+
+def _get_prompts(name: str) -> list[RolloutRecord]:
+    if name == _TINY_TASKS:
+        tasks = make_tasks(_TINY_TASK_COUNT, split="held-out")
+        return [RolloutRecord(messages=task.messages, metadata=task.metadata) for task in tasks]
+    path = _SHIPPED.get(name, Path(name))
+    prompts = read_prompts(path)
+    if not prompts:
+        raise ValueError(f"{path} holds no prompts; give one a line")
+    return prompts
+
+
+def _warn_of_tiny(args: argparse.Namespace, console: Console) -> None:
+    if args.model in ("tiny", "tiny-solved") and args.prompts != _TINY_TASKS:
+        console.print(
+            f"[yellow]The embedded model ({args.model}) can do nothing but its own tasks, "
+            f"--prompts {_TINY_TASKS}; for other prompts give a --model: smollm2, or a folder.[/]"
+        )
+
+
 def _roll_out(args: argparse.Namespace, prompts: list[RolloutRecord], console: Console) -> int:
     sampling = SamplingConfig(
         temperature=args.temperature,
@@ -141,7 +180,7 @@ def _roll_out(args: argparse.Namespace, prompts: list[RolloutRecord], console: C
         log=args.log,
         replay=args.replay,
     )
-    tools = [get_tool(name.strip()) for name in args.tools.split(",") if name.strip()]
+    tools = _get_tools(args.tools, args.prompts)
     request = RolloutRequest(prompts, args.n)
     model, tokenizer = load_model(args.model, args.dtype)
     with Rollout(model, tokenizer, config, tools) as rollout:
@@ -189,10 +228,8 @@ def _run(args: argparse.Namespace, console: Console) -> int:
         return training.train(args, console)
     if args.command == "bench":
         return _bench(args, console)
-    path = _SHIPPED.get(args.prompts, Path(args.prompts))
-    prompts = read_prompts(path)
-    if not prompts:
-        raise ValueError(f"{path} holds no prompts; give one a line")
+    prompts = _get_prompts(args.prompts)
+    _warn_of_tiny(args, console)
     return _roll_out(args, prompts, console)
 
 

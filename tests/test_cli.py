@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from fnroll import RolloutBatch
 from fnroll.cli import main
+from fnroll.models.tiny import make_tasks, reward
 from fnroll.models.zoo import tiny_model
 
 WORDS = ["<pad>", "<bos>", "<eos>", *[f"w{i}" for i in range(3, 48)]]
@@ -110,6 +111,38 @@ def test_bad_input_exits_2_with_one_sentence(
     line = printed.err.strip().splitlines()[-1]
     assert line.startswith("fnroll: ") and message in line
     assert "Traceback" not in printed.out + printed.err
+
+
+def test_without_options_the_embedded_model_does_its_own_tasks(tmp_path, capsys):
+    out = tmp_path / "out.jsonl"
+    assert main(["rollout", "--n", "2", "--out", str(out)]) == 0
+    batch, tasks = RolloutBatch.load(out), make_tasks(16, split="held-out")
+    assert [record.messages for record in batch.records[::2]] == [task.messages for task in tasks]
+    assert [record.metadata for record in batch.records[::2]] == [task.metadata for task in tasks]
+    names = {call["name"] for record in batch for call in record.tool_calls if call["status"] == "ok"}
+    assert names == {"price", "convert", "calc"}
+    assert 0.1 < sum(map(reward, batch)) / len(batch) < 0.8
+    assert "embedded model" not in capsys.readouterr().out
+
+
+def test_the_embedded_model_says_that_it_knows_nothing_else(prompts, capsys):
+    assert main(["rollout", "--prompts", str(prompts), "--max-new-tokens", "1"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "The embedded model (tiny) can do nothing but its own tasks, --prompts tiny-tasks" in printed
+
+
+def test_tools_are_found_by_name(folder, prompts, monkeypatch, capsys):
+    given = []
+    monkeypatch.setattr("fnroll.cli.Rollout", lambda model, tokenizer, config, tools: given.append(tools))
+    for options in ([], ["--tools", "calculator, python"], ["--tools", "calc,calculator"], ["--tools", ""]):
+        with pytest.raises(TypeError, match="context manager"):
+            main(command(folder, prompts, *options))
+    names = [[getattr(tool, "name", None) or tool.__name__ for tool in tools] for tools in given]
+    assert names == [[], ["calculator", "python"], ["calc", "calculator"], []]
+    assert main(["rollout", "--tools", "browser"]) == 2
+    assert "rollout.tools is 'browser'; it must be one of 'calculator', 'python', 'price'" in (
+        capsys.readouterr().err
+    )
 
 
 def test_a_misspelt_option_exits_2(capsys):

@@ -15,6 +15,7 @@ from fnroll.shell.profile import Profile
 from fnroll.shell.record import RolloutRecord
 
 _ANSWER_CHARS = 160
+_CUT = " … "
 
 
 def _question(record: RolloutRecord, tokenizer: Any) -> str:
@@ -28,8 +29,13 @@ def _answer(record: RolloutRecord, tokenizer: Any) -> str:
     if tokenizer is None:
         return " ".join(map(str, record.response_ids))
     text = tokenizer.decode(record.response_ids, skip_special_tokens=True)
-    text = " ".join(text.split())
-    return text if len(text) <= _ANSWER_CHARS else text[: _ANSWER_CHARS - 1] + "…"
+    return _shorten(" ".join(text.split()))
+
+
+def _shorten(text: str) -> str:
+    """Keep both ends: what a record comes to, after its tool calls, stands at its end."""
+    kept = (_ANSWER_CHARS - len(_CUT)) // 2
+    return text if len(text) <= _ANSWER_CHARS else text[:kept] + _CUT + text[-kept:]
 
 
 def mean_log_prob(record: RolloutRecord) -> float | None:
