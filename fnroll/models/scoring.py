@@ -73,6 +73,18 @@ def _log_probs(
     return drawn - total
 
 
+def _history(
+    input_ids: Tensor, position_ids: Tensor, row: Tensor, place: Tensor, longest: int
+) -> tuple[Tensor, Tensor]:
+    """Return what stands before each token in its own record, `[n, longest]` ids and `[n]` how many count.
+
+    A packed row holds other records before it, which are no past of this one.
+    """
+    length = position_ids[row, place]
+    index = (place - length)[:, None] + torch.arange(longest, device=place.device)
+    return input_ids[row[:, None], index.clamp(max=input_ids.shape[1] - 1)], length
+
+
 def score_tokens(
     module: nn.Module,
     input_ids: Tensor,
@@ -111,8 +123,10 @@ def score_tokens(
     else:
         before, head = module(**inputs, use_cache=False).logits, _keep
 
+    longest = int(position_ids.max())
+
     def run(hidden: Tensor, r: Tensor, t: Tensor) -> Tensor:
-        history = (input_ids[r], t) if repetition_penalty != 1.0 else None
+        history = _history(input_ids, position_ids, r, t, longest) if repetition_penalty != 1.0 else None
         kept = None if support is None else support[r, t]
         return _log_probs(
             head(module, hidden), input_ids[r, t], temperature, repetition_penalty, history, kept

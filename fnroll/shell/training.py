@@ -124,16 +124,11 @@ def score(
       batch: from `to_training`.
       sampling: the configuration that the records were drawn with; its penalty must be a number then.
       chunk: tokens whose logits are in memory at a time.
-
-    Raises:
-      ValueError: if a repetition penalty meets a packed batch, whose tokens' pasts lie side by side.
     """
     sampling = SamplingConfig() if sampling is None else sampling
     penalty = sampling.repetition_penalty
     if penalty is None:
         penalty = getattr(getattr(model, "generation_config", None), "repetition_penalty", None) or 1.0
-    if penalty != 1.0 and batch.segments is not None:
-        raise ValueError(f"score: a repetition penalty ({penalty}) needs a padded batch; this one is packed")
     if sampling.is_truncating and batch.support is None:
         bias = f" (at least {sampling.top_p:g})" if sampling.top_k == 0 else ""
         warnings.warn(

@@ -1,12 +1,15 @@
 """Training tensors: padded and packed, and scored log-probs that give an unchanged policy a ratio of one."""
 
 import dataclasses
+import functools
 
 import pytest
 import torch
 
 import fnroll
 from fnroll.grpo import group_advantages, grpo_policy_loss
+from fnroll.models import scoring
+from fnroll.models.tiny import TINY_TOOLS, load_tiny, make_tasks
 from fnroll.models.zoo import tiny_model
 
 PROMPTS = [[5, 6, 7], [9], [11, 12, 13, 14, 15, 16]]
@@ -51,16 +54,63 @@ def test_unchanged_weights_have_ratio_one(name, packed):
     assert len(ratio) > 30 and float((ratio - 1).abs().max()) <= 1e-5
 
 
-def test_with_a_penalty_too():
+@pytest.mark.parametrize("packed", [False, True])
+def test_with_a_penalty_too(packed):
     model = tiny_model("llama", torch.float32)
     options = {**CUT, "repetition_penalty": 1.3}
-    batch = fnroll.to_training(roll_out(model, **options))
-    scored = fnroll.score(model, batch, fnroll.SamplingConfig(**options))
+    batch = fnroll.to_training(roll_out(model, **options), packed=packed)
+    scored = fnroll.score(model, batch, fnroll.SamplingConfig(**options), chunk=7)
     assert float((scored - batch.old_log_probs)[batch.loss_mask].abs().max()) <= 1e-5
-    with pytest.raises(ValueError, match=r"repetition penalty \(1.3\) needs a padded batch"):
-        fnroll.score(
-            model, fnroll.to_training(roll_out(model), packed=True), fnroll.SamplingConfig(**options)
-        )
+
+
+TOOL_USE = {"temperature": 0.9, "top_k": 12, "top_p": 0.95, "repetition_penalty": 1.05}
+
+
+@functools.cache
+def tool_use():
+    """Sixteen records of one to four turns, with tool output between them."""
+    model, tokenizer = load_tiny("solved")
+    prompts = [fnroll.RolloutRecord(messages=task.messages) for task in make_tasks(16, split="held-out")]
+    sampling = fnroll.SamplingConfig(**TOOL_USE, support_size=12)
+    config = fnroll.RolloutConfig(max_length=256, rows=5, max_turns=5, progress=False)
+    with fnroll.Rollout(model, tokenizer, config, TINY_TOOLS) as rollout:
+        return model, rollout.generate(fnroll.RolloutRequest(prompts), sampling, seed=3)
+
+
+def ratios(packed, **changes):
+    """The ratio of every sampled token of every record, scored before any update."""
+    model, batch = tool_use()
+    tensors = batch.to_training(packed=packed)
+    scored = fnroll.score(model, tensors, fnroll.SamplingConfig(**{**TOOL_USE, **changes}), chunk=100)
+    return (scored.double() - tensors.old_log_probs.double())[tensors.loss_mask].exp()
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_every_token_of_a_rollout_with_tools_has_ratio_one(packed):
+    _, batch = tool_use()
+    assert {record.num_turns for record in batch} >= {2, 3, 4}
+    assert sum(call["status"] == "ok" for record in batch for call in record.tool_calls) >= 24
+    assert any(len(ids) > 1 for record in batch for ids in record.support)
+    found = ratios(packed)
+    assert len(found) == sum(record.num_sampled for record in batch) > 400
+    assert float((found - 1).abs().max()) <= 1e-5
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(
+    "changes", [{"repetition_penalty": 1.0}, {"temperature": 1.0}, {"top_k": 0, "top_p": 1.0}]
+)
+def test_another_distribution_is_not_mistaken_for_it(changes, packed):
+    """Of the last, only the support counts, and the records carry it: the ratio stays one."""
+    worst = float((ratios(packed, **changes) - 1).abs().max())
+    assert worst <= 1e-5 if "top_k" in changes else worst > 1e-2
+
+
+def test_a_past_of_other_records_would_be_caught(monkeypatch):
+    """A packed row up to the token, as if all of it were the token's own record."""
+    monkeypatch.setattr(scoring, "_history", lambda ids, positions, row, place, longest: (ids[row], place))
+    assert float((ratios(False) - 1).abs().max()) <= 1e-5
+    assert float((ratios(True) - 1).abs().max()) > 1e-2
 
 
 def test_without_support_a_warning_says_what_bias_to_expect():
