@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-# Parser, mask, template, tools, EOS, budget.
+# Parser, mask, template, tools, EOS, budget; losses, advantages, log-probs, sampling.
 CASES = [
     "parser-01",  # end marker inside a JSON string argument
     "parser-04",  # XML values typed by their schema: true, null, dates, unions, raw strings
@@ -23,6 +23,14 @@ CASES = [
     "template-02",  # a template that rewrites history
     "template-03",  # what follows a turn, from the template alone
     "template-06",  # characters split over tokens, turns and the budget's end
+    "grpo-loss-02",  # nothing left to train
+    "grpo-loss-04",  # clipping by sign, clip-higher, dual clip
+    "advantages-02",  # no spread: equal rewards, float noise, a group of one, large offsets
+    "logprob-01",  # log-probs of the wrong distribution at a temperature other than 1
+    "logprob-03",  # lists that got out of step
+    "sampling-01",  # edge values of temperature, top_p and top_k
+    "sampling-03",  # identical samples in a group under a seed
+    "sampling-06",  # history of a reused row or of a returning turn
 ]
 
 

@@ -96,7 +96,7 @@ def log_prob(logits, **options):
 
 
 def test_log_prob_is_of_the_scaled_logits():
-    """Case: temperature 0.6, logits [1, 2, 4], token 0 is -5.0415, not -3.170 or -5.283."""
+    """Case logprob-01: temperature 0.6, logits [1, 2, 4], token 0 is -5.0415, not -3.170 or -5.283."""
     assert log_prob([1.0, 2.0, 4.0], temperature=0.6)[0] == pytest.approx(-5.0415, abs=1e-4)
     assert log_prob([1.0, 0.0], temperature=0.5)[0] == pytest.approx(-0.1269, abs=1e-4)
 
@@ -113,11 +113,13 @@ def test_log_prob_is_over_the_kept_tokens():
     [([1.0, 3.0, 2.0], 1e-6, torch.float16), ([1.0, 300.0, 2.0], 1e-38, torch.float32)],
 )
 def test_tiny_temperature_is_greedy_and_never_nan(logits, temperature, dtype):
+    """Case sampling-01."""
     scores = process(torch.tensor([logits], dtype=dtype), params(temperature=temperature), None)
     assert scores.softmax(-1)[0].tolist() == [0.0, 1.0, 0.0]
 
 
 def test_temperature_zero_takes_the_likeliest_and_keeps_its_log_prob():
+    """Case sampling-01: top-k and top-p have no say at temperature 0."""
     logits = torch.tensor([[1.0, 3.0, 2.0]])
     mixed = SamplingParams(
         temperature=torch.tensor([0.0]),
@@ -135,7 +137,25 @@ def test_temperature_zero_takes_the_likeliest_and_keeps_its_log_prob():
 
 @pytest.mark.parametrize("top_p", [1e-9, 0.01])
 def test_tiny_top_p_keeps_the_likeliest(top_p):
+    """Case sampling-01: one token always stays."""
     assert log_prob([0.0, 2.0, 1.0], top_p=top_p) == [-math.inf, 0.0, -math.inf]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1e-38, 1e-6, 1.0, 1e30])
+@pytest.mark.parametrize("top_k", [0, 1, 3, 50])
+@pytest.mark.parametrize("top_p", [1e-9, 0.5, 1.0])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_any_value_gives_a_distribution_to_draw_from(temperature, top_k, top_p, dtype):
+    """Case sampling-01: a vocabulary of three, smaller than top-k too; no NaN, and no row without a token."""
+    logits = torch.tensor([[1.0, 3.0, 2.0], [1.0, 300.0, 2.0], [0.0, 0.0, 0.0]], dtype=dtype)
+    row = params(3, temperature=temperature, top_k=top_k, top_p=top_p)
+    scores = process(logits, row, None)
+    probabilities = scores.softmax(-1)
+    torch.testing.assert_close(probabilities.sum(-1), torch.ones(3))
+    token, value = draw(scores, row, torch.tensor([[1, 2]] * 3), torch.tensor([4, 5, 6]))
+    assert (probabilities[range(3), token] > 0).all() and value.isfinite().all()
+    if temperature < 1e-3 or top_k == 1 or top_p == 1e-9:
+        assert token[:2].tolist() == [1, 1]
 
 
 def test_rows_have_their_own_parameters():

@@ -99,6 +99,7 @@ BAD = [
 
 @pytest.mark.parametrize(("bad", "message"), BAD)
 def test_a_record_that_cannot_be_trained_on_is_named(bad, message):
+    """Case logprob-03: nothing is filled up with 0, which is probability 1, and no list is cut to another."""
     with pytest.raises(ValueError, match=message):
         old_log_probs_from_rollout([record(), bad])
 

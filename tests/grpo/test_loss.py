@@ -64,6 +64,7 @@ CLIPPING = [
 
 @pytest.mark.parametrize(("ratio", "advantage", "value", "slope"), CLIPPING)
 def test_clipping_by_sign(ratio, advantage, value, slope):
+    """Case grpo-loss-04: the minimum is of the products; no gradient exactly where a bound is in force."""
     mask = torch.ones((1, 1), dtype=torch.bool)
     loss, grad, metrics = loss_and_grad(
         f64([[math.log(ratio) - 2.0]]), f64([[-2.0]]), f64([advantage]), mask, clip_low=0.2, clip_high=0.28
@@ -74,6 +75,7 @@ def test_clipping_by_sign(ratio, advantage, value, slope):
 
 
 def test_a_ratio_exactly_on_the_bound_is_not_clipped():
+    """Case grpo-loss-04."""
     # 1.25 and its logarithm's exponential are one number in float32.
     log = torch.tensor([[1.25]]).log()
     assert log.exp() == 1.25
@@ -83,6 +85,7 @@ def test_a_ratio_exactly_on_the_bound_is_not_clipped():
 
 
 def test_the_high_bound_may_be_the_nearer_one():
+    """Case grpo-loss-04: clip_high below clip_low."""
     mask = torch.ones((1, 2), dtype=torch.bool)
     new = f64([[0.5, 1.2]]).log()
     loss, _, _ = loss_and_grad(
@@ -92,6 +95,7 @@ def test_the_high_bound_may_be_the_nearer_one():
 
 
 def test_dual_clip_bounds_the_loss_of_bad_tokens_only():
+    """Case grpo-loss-04."""
     mask = torch.ones((1, 3), dtype=torch.bool)
     new = f64([[5.0, 5.0, 2.0]]).log()
     loss, grad, metrics = loss_and_grad(
@@ -106,6 +110,7 @@ def test_dual_clip_bounds_the_loss_of_bad_tokens_only():
 @pytest.mark.parametrize("advantage", [-1.0, 1.0])
 @pytest.mark.parametrize("log_ratio", [100.0, -100.0, 1e6])
 def test_extreme_ratios_stay_finite(objective, advantage, log_ratio):
+    """Case grpo-loss-04: a log-ratio of 100 on a token that counts."""
     mask = torch.ones((1, 1), dtype=torch.bool)
     new = torch.tensor([[-3.0]])
     loss, grad, metrics = loss_and_grad(
@@ -118,6 +123,7 @@ def test_extreme_ratios_stay_finite(objective, advantage, log_ratio):
 
 
 def test_gradient_equals_finite_differences():
+    """Case grpo-loss-04."""
     new, old, ref, advantages, mask = random_batch(5)
     options = {"kl_coef": 0.2, "ref_log_probs": ref, "dual_clip": 2.0, "clip_high": 0.28}
     _, grad, _ = loss_and_grad(new, old, advantages, mask, **options)

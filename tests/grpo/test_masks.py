@@ -59,6 +59,7 @@ def test_masking_after_exp_would_be_caught():
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("shape", [(3, 4), (0, 4), (3, 0), (0, 0)])
 def test_nothing_left_to_train(options, shape):
+    """Case grpo-loss-02: all masked, no record, no token; 0 with a gradient of zeros, never 0/0."""
     junk = torch.full(shape, float("nan"))
     advantages = torch.full(shape[:1], float("nan"))
     mask = torch.zeros(shape, dtype=torch.bool)
@@ -85,6 +86,7 @@ def test_a_denominator_below_one_counts_as_it_is():
 
 
 def test_an_empty_row_counts_nowhere_in_a_sample_mean():
+    """Case grpo-loss-02: neither above nor below the line."""
     values = f64([[1.0, 3.0], [5.0, 7.0], [9.0, 9.0]])
     mask = torch.tensor([[True, True], [True, False], [False, False]])
     assert aggregate(values, mask, aggregation="sample_mean") == (2.0 + 5.0) / 2
@@ -93,6 +95,7 @@ def test_an_empty_row_counts_nowhere_in_a_sample_mean():
 
 
 def test_filtered_tokens_leave_the_denominator_with_the_numerator():
+    """Case grpo-loss-02: numerator and denominator are of one mask."""
     new, old, _, advantages, mask = random_batch(2)
     kept = overlong_mask(mask, torch.tensor([False, True, False, True]))
     loss, grad, metrics = loss_and_grad(new, old, advantages, kept)

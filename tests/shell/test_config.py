@@ -46,6 +46,7 @@ def assert_names(error, owner, field, value, allowed):
     ),
 )
 def test_sampling(field, value, allowed):
+    """Case sampling-01: what no distribution comes of is refused when the configuration is made."""
     with pytest.raises(ValueError) as error:
         SamplingConfig(**{field: value})
     assert_names(error, "SamplingConfig", field, value, allowed)

@@ -188,6 +188,7 @@ def test_max_length_above_the_model_s_positions():
 
 
 def test_huge_values_of_top_k_are_the_vocabulary():
+    """Case sampling-01."""
     with engine(toy_model()) as rollout:
         plain = rollout.generate(request([[1, 2]], n=4))
         assert rollout.generate(request([[1, 2]], n=4), SamplingConfig(top_k=2**80)) == plain
@@ -208,7 +209,8 @@ def test_samples_differ_and_repeat():
 
 
 def test_first_tokens_follow_the_distribution():
-    """2000 samples of one prompt against softmax: chi-square with 6 degrees of freedom, p > 0.001."""
+    """Case sampling-03: 2000 samples of one prompt against softmax, chi-square with 6 degrees of freedom,
+    p > 0.001."""
     model = toy_model(7, sharpness=0.7)
     with engine(model, rows=64) as rollout:
         batch = rollout.generate(request([[1, 2]], n=2000), SamplingConfig(max_new_tokens=1))

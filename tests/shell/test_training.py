@@ -108,6 +108,29 @@ def test_another_distribution_is_not_mistaken_for_it(changes, packed):
     assert worst <= 1e-5 if "top_k" in changes else worst > 1e-2
 
 
+def test_a_penalty_sees_all_turns_of_its_record_and_no_other():
+    """Case sampling-06: turns that return to a row between two other records, and to rows side by side."""
+    model, tokenizer = load_tiny("solved")
+    prompts = [fnroll.RolloutRecord(messages=task.messages) for task in make_tasks(8)[2:6]]
+    sampling = fnroll.SamplingConfig(temperature=0.0, repetition_penalty=1.3)
+    batches = []
+    for rows, batching in ((1, "continuous"), (4, "static")):
+        config = fnroll.RolloutConfig(
+            max_length=256, rows=rows, batching=batching, max_turns=5, progress=False
+        )
+        with fnroll.Rollout(model, tokenizer, config, TINY_TOOLS) as rollout:
+            batches.append(rollout.generate(fnroll.RolloutRequest(prompts), sampling))
+    alone, together = batches
+    assert [record.tokens for record in alone] == [record.tokens for record in together]
+    assert any(record.num_turns >= 3 for record in alone)
+    tensors = alone.to_training()
+    scored = fnroll.score(model, tensors, sampling)
+    # Of the whole past, in one forward: a turn that forgot an earlier one would differ.
+    assert float((scored - tensors.old_log_probs)[tensors.loss_mask].abs().max()) <= 1e-5
+    plain = fnroll.score(model, tensors, fnroll.SamplingConfig(temperature=0.0, repetition_penalty=1.0))
+    assert float((scored - plain)[tensors.loss_mask].abs().max()) > 1e-3
+
+
 def test_a_past_of_other_records_would_be_caught(monkeypatch):
     """A packed row up to the token, as if all of it were the token's own record."""
     monkeypatch.setattr(scoring, "_history", lambda ids, positions, row, place, longest: (ids[row], place))
