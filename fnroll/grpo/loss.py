@@ -26,6 +26,7 @@ LOG_RATIO_BOUND = 20.0
 
 
 class _Clipped(NamedTuple):
+    ratios: Tensor
     loss: Tensor
     low: Tensor
     high: Tensor
@@ -34,31 +35,18 @@ class _Clipped(NamedTuple):
 
 class _Values(NamedTuple):
     log_ratio: Tensor
-    ratios: Tensor
     old_minus_new: Tensor
     kl: Tensor | None
 
 
 def grpo_policy_loss(
-    log_probs: Tensor,
-    old_log_probs: Tensor | None,
-    advantages: Tensor,
-    loss_mask: Tensor,
-    *,
-    clip_low: float = 0.2,
-    clip_high: float = 0.2,
-    dual_clip: float | None = None,
-    kl_coef: float = 0.0,
-    ref_log_probs: Tensor | None = None,
-    kl: KL = "k3",
-    aggregation: Aggregation = "token_mean",
-    horizon: int | None = None,
-    ratio: Ratio = "token",
-    objective: Objective = "ppo",
-    weights: Tensor | None = None,
-    denominator: Tensor | float | None = None,
-    segments: Segments | None = None,
-) -> tuple[Tensor, LossMetrics]:
+    log_probs: Tensor, old_log_probs: Tensor | None, advantages: Tensor, loss_mask: Tensor, *,
+    clip_low: float = 0.2, clip_high: float = 0.2, dual_clip: float | None = None,
+    kl_coef: float = 0.0, ref_log_probs: Tensor | None = None, kl: KL = "k3",
+    aggregation: Aggregation = "token_mean", horizon: int | None = None,
+    ratio: Ratio = "token", objective: Objective = "ppo", weights: Tensor | None = None,
+    denominator: Tensor | float | None = None, segments: Segments | None = None,
+) -> tuple[Tensor, LossMetrics]:  # fmt: skip
     """Compute the policy loss of a microbatch, to be minimised.
 
     PPO-clip (Schulman et al. 2017, arXiv:1707.06347) with group advantages (GRPO, Shao et al. 2024,
@@ -91,41 +79,26 @@ def grpo_policy_loss(
       segments: of a packed batch.
 
     Returns:
-      The loss `[]`, float32 or float64, and metrics. A batch without a token of the mask gives 0 and a
-      gradient of zeros.
+      The loss `[]`, float32 or float64, and metrics; without a token of the mask, 0 with a gradient of zeros.
 
     Raises:
       ValueError: naming the argument that does not fit, with its value or both shapes.
     """
     _check_options(clip_low, clip_high, dual_clip, kl_coef, ref_log_probs, ratio, objective)
     _check_tensors(log_probs, old_log_probs, advantages, loss_mask, ref_log_probs, weights, segments)
-    dtype = widen(log_probs).dtype
-    new = select(log_probs, loss_mask, dtype)
-    old = new.detach() if old_log_probs is None else select(old_log_probs.detach(), loss_mask, dtype)
+    new, old, advantage = _select(log_probs, old_log_probs, advantages, loss_mask, segments)
     log_ratio = _log_ratio(new, old, loss_mask, ratio, segments)
-    ratios = log_ratio.clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND).exp()
-    advantage = _per_token(advantages, loss_mask, dtype, segments)
-    if objective == "ppo":
-        clipped = _ppo(ratios, advantage, clip_low, clip_high, dual_clip)
-    else:
-        clipped = _cispo(ratios, advantage, new, clip_low, clip_high)
-    term = clipped.loss if weights is None else clipped.loss * select(weights.detach(), loss_mask, dtype)
-    reduce = partial(
-        aggregate,
-        loss_mask=loss_mask,
-        aggregation=aggregation,
-        horizon=horizon,
-        denominator=denominator,
-        segments=segments,
-    )
-    policy_loss = reduce(term)
+    clipped = _clip(log_ratio, advantage, new, objective, clip_low, clip_high, dual_clip)
     kl_values = None if ref_log_probs is None else policy_kl(log_probs, ref_log_probs, loss_mask, kl=kl)
+    reduce = partial(
+        aggregate, loss_mask=loss_mask, aggregation=aggregation, horizon=horizon, denominator=denominator,
+        segments=segments,
+    )  # fmt: skip
+    policy_loss = reduce(_weigh(clipped.loss, weights, loss_mask))
     # Left out rather than multiplied by 0: an infinite estimate would make the loss NaN.
     kl_loss = policy_loss.new_zeros(()) if not kl_coef or kl_values is None else kl_coef * reduce(kl_values)
-    with torch.no_grad():
-        values = _Values(log_ratio, ratios, old - new, kl_values)
-        metrics = _metrics(clipped, values, policy_loss, kl_loss, loss_mask, segments)
-    return policy_loss + kl_loss, metrics
+    values = _Values(log_ratio, old - new, kl_values)
+    return policy_loss + kl_loss, _metrics(clipped, values, policy_loss, kl_loss, loss_mask, segments)
 
 
 def _check_options(
@@ -172,13 +145,25 @@ def _check_tensors(
         )
 
 
-def _per_token(
-    advantages: Tensor, loss_mask: Tensor, dtype: torch.dtype, segments: Segments | None
-) -> Tensor:
+def _select(
+    log_probs: Tensor,
+    old_log_probs: Tensor | None,
+    advantages: Tensor,
+    loss_mask: Tensor,
+    segments: Segments | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return new and old log-probs and advantages, `[R, T]` in one dtype, 0 off the mask."""
+    dtype = widen(log_probs).dtype
+    new = select(log_probs, loss_mask, dtype)
+    old = new.detach() if old_log_probs is None else select(old_log_probs.detach(), loss_mask, dtype)
     advantages = advantages.detach()
     if advantages.ndim == 1:
         advantages = spread(advantages, loss_mask, segments)
-    return select(advantages, loss_mask, dtype)
+    return new, old, select(advantages, loss_mask, dtype)
+
+
+def _weigh(term: Tensor, weights: Tensor | None, loss_mask: Tensor) -> Tensor:
+    return term if weights is None else term * select(weights.detach(), loss_mask, term.dtype)
 
 
 def _log_ratio(
@@ -194,6 +179,22 @@ def _log_ratio(
     return spread(mean, new, segments) + new - new.detach()
 
 
+def _clip(
+    log_ratio: Tensor,
+    advantage: Tensor,
+    log_probs: Tensor,
+    objective: Objective,
+    clip_low: float,
+    clip_high: float,
+    dual_clip: float | None,
+) -> _Clipped:
+    """Return the loss of every token, `[R, T]`, and where a bound is in force."""
+    ratios = log_ratio.clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND).exp()
+    if objective == "ppo":
+        return _ppo(ratios, advantage, clip_low, clip_high, dual_clip)
+    return _cispo(ratios, advantage, log_probs, clip_low, clip_high)
+
+
 def _ppo(
     ratios: Tensor, advantage: Tensor, clip_low: float, clip_high: float, dual_clip: float | None
 ) -> _Clipped:
@@ -204,7 +205,7 @@ def _ppo(
     kept = torch.where(high, 1 + clip_high, torch.where(low, 1 - clip_low, ratios))
     if dual_clip is not None:
         kept = torch.where(dual, dual_clip, kept)
-    return _Clipped(-kept * advantage, low, high, dual)
+    return _Clipped(ratios, -kept * advantage, low, high, dual)
 
 
 def _cispo(
@@ -214,9 +215,10 @@ def _cispo(
     fixed = ratios.detach()
     low, high = fixed < 1 - clip_low, fixed > 1 + clip_high
     weight = fixed.clamp(1 - clip_low, 1 + clip_high)
-    return _Clipped(-weight * advantage * log_probs, low, high, torch.zeros_like(low))
+    return _Clipped(ratios, -weight * advantage * log_probs, low, high, torch.zeros_like(low))
 
 
+@torch.no_grad()
 def _metrics(
     clipped: _Clipped,
     values: _Values,
@@ -225,14 +227,14 @@ def _metrics(
     loss_mask: Tensor,
     segments: Segments | None,
 ) -> LossMetrics:
-    ratios = torch.where(loss_mask, values.ratios, 0.0).flatten()
+    ratios = torch.where(loss_mask, clipped.ratios, 0.0).flatten()
     return LossMetrics(
         policy_loss=policy_loss.detach(),
         kl_loss=kl_loss.detach(),
         clip_low=masked_mean(clipped.low, loss_mask),
         clip_high=masked_mean(clipped.high, loss_mask),
         clip_dual=masked_mean(clipped.dual, loss_mask),
-        ratio_mean=masked_mean(values.ratios, loss_mask),
+        ratio_mean=masked_mean(clipped.ratios, loss_mask),
         # A batch without a position has no largest ratio.
         ratio_max=torch.cat([ratios, ratios.new_zeros(1)]).max(),
         share_bounded=masked_mean(values.log_ratio.abs() > LOG_RATIO_BOUND, loss_mask),
