@@ -11,14 +11,7 @@ from typing import Any, TextIO
 
 from rich.console import Console
 
-from fnroll.bench.report import (
-    WORKLOADS,
-    measure_gap_row,
-    measure_overlap,
-    measure_ragged,
-    print_rows,
-    save_rows,
-)
+from fnroll.bench import command as benchmark
 from fnroll.dialogue.tool import Tool
 from fnroll.models.load import DTYPES, load_model
 from fnroll.models.smollm2 import load_smollm2
@@ -57,12 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     training.add_options(demo)
     demo.set_defaults(out="out/demo")
     bench = commands.add_parser("bench", help="measure fnroll and its peers in one run")
-    bench.add_argument("--workloads", default=",".join(WORKLOADS), help="default: %(default)s")
-    bench.add_argument("--model", default="smollm2", help="for W2; 'smollm2' or a folder")
-    bench.add_argument("--dtype", default="float32", choices=sorted(DTYPES))
-    bench.add_argument("--rounds", type=int, default=5, help="counted rounds (default: %(default)s)")
-    bench.add_argument("--prompts", type=int, default=64, help="of W2 (default: %(default)s)")
-    bench.add_argument("--json", help="write the rows here")
+    benchmark.add_options(bench)
     train = commands.add_parser("train", help="train the embedded model to use its tools, by GRPO")
     training.add_options(train)
     fetch = commands.add_parser("fetch", help="prepare a model once, so that later commands start at once")
@@ -200,26 +188,6 @@ def _roll_out(args: argparse.Namespace, prompts: list[RolloutRecord], console: C
     return code
 
 
-def _bench(args: argparse.Namespace, console: Console) -> int:
-    rows: list[dict[str, Any]] = []
-    workloads = args.workloads.split(",")
-    for workload in workloads:
-        check_choice("bench", "workloads", workload, WORKLOADS)
-    if {"W2", "gap"} & set(workloads):
-        model, tokenizer = load_model(args.model, args.dtype)
-        questions = _SHIPPED["questions"].read_text(encoding="utf-8").splitlines()
-    if "W2" in workloads:
-        rows += measure_ragged(model, tokenizer, questions, args.rounds, console.print, count=args.prompts)
-    if "gap" in workloads:
-        rows += measure_gap_row(model, tokenizer, questions)
-    if "tools" in workloads:
-        rows += measure_overlap(args.rounds, console.print)
-    print_rows(console, rows)
-    if args.json:
-        save_rows(args.json, rows)
-    return 0
-
-
 def _run(args: argparse.Namespace, console: Console) -> int:
     if args.command == "fetch":
         load_smollm2()
@@ -227,7 +195,7 @@ def _run(args: argparse.Namespace, console: Console) -> int:
     if args.command in ("demo", "train"):
         return training.train(args, console)
     if args.command == "bench":
-        return _bench(args, console)
+        return benchmark.bench(args, console)
     prompts = _get_prompts(args.prompts)
     _warn_of_tiny(args, console)
     return _roll_out(args, prompts, console)

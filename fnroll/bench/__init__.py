@@ -1,17 +1,24 @@
 """Workloads and peers, measured in one run."""
 
+from fnroll.bench.engine import Engine, EngineError, Outcome, Subject
 from fnroll.bench.measure import Sample, interleave, paired_ratios
 from fnroll.bench.overlap import OverlapResult, run_overlap
-from fnroll.bench.ragged import Ragged, RaggedResult, make_ragged, run_ragged
+from fnroll.bench.suite import ENGINES, run_workload
+from fnroll.bench.workload import Workload
+from fnroll.bench.workloads import WORKLOADS
 
 __all__ = [
+    "ENGINES",
+    "WORKLOADS",
+    "Engine",
+    "EngineError",
+    "Outcome",
     "OverlapResult",
-    "Ragged",
-    "RaggedResult",
     "Sample",
+    "Subject",
+    "Workload",
     "interleave",
-    "make_ragged",
     "paired_ratios",
     "run_overlap",
-    "run_ragged",
+    "run_workload",
 ]

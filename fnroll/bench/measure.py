@@ -4,65 +4,99 @@ from __future__ import annotations
 
 import gc
 import statistics
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from fnroll.bench.engine import Outcome
+from fnroll.bench.meter import count_graphs, peak_memory, reset_peak_memory
 
 
-@dataclass(frozen=True)
+@dataclass
 class Sample:
-    """What one engine took for one workload."""
+    """What one engine did for one workload, a counted round an entry."""
 
-    seconds: tuple[float, ...]
-    """Wall time of each round."""
-    tokens: int
-    """Tokens sampled in a round."""
+    rounds: list[Outcome] = field(default_factory=list)
+    peak_memory: int | None = None
+    """Bytes, the most of all its rounds."""
+    recompiles: int = 0
+    """Graphs compiled in counted rounds."""
+    error: str | None = None
+    """Why the engine failed; there are no more rounds then."""
 
     @property
-    def median_s(self) -> float:
-        """Median wall time of a round in seconds."""
-        return statistics.median(self.seconds)
+    def speeds(self) -> list[float]:
+        """Sampled tokens per second of each round."""
+        return [round_.tokens / round_.seconds for round_ in self.rounds]
 
     @property
     def tokens_per_s(self) -> float:
         """Sampled tokens per second in the median round."""
-        return self.tokens / self.median_s
+        return statistics.median(self.speeds)
 
     @property
     def spread(self) -> float:
-        """Slowest less fastest round, as a share of the median."""
-        return (max(self.seconds) - min(self.seconds)) / self.median_s
+        """Fastest less slowest round, as a share of the median."""
+        return (max(self.speeds) - min(self.speeds)) / self.tokens_per_s
+
+
+def describe(error: BaseException) -> str:
+    """Return an error as one line: its class and the first line of its message."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def interleave(
-    engines: Mapping[str, Callable[[], int]], rounds: int, say: Callable[[str], None]
-) -> dict[str, Sample]:
+    engines: Mapping[str, Callable[[], Outcome]], rounds: int, say: Callable[[str], None]
+) -> tuple[dict[str, Sample], KeyboardInterrupt | None]:
     """Run the engines in turn, A B A B, so that a drift of the machine hits all of them.
 
+    An engine that fails is left out from then on; its sample says why.
+
     Args:
-      engines: by name; each call does the whole work and returns the number of sampled tokens.
-      rounds: counted rounds, after one that only warms up.
+      engines: by name; each call does the whole work once.
+      rounds: counted rounds. The caller has warmed the engines up.
       say: told of each run as it ends.
+
+    Returns:
+      Samples, and the Ctrl-C that cut the rounds short, for the caller to raise once it has kept them.
     """
-    seconds: dict[str, list[float]] = {name: [] for name in engines}
-    tokens = dict.fromkeys(engines, 0)
-    for turn in range(rounds + 1):
-        for name, run in engines.items():
-            gc.collect()
-            start = time.perf_counter()
-            tokens[name] = run()
-            elapsed = time.perf_counter() - start
-            say(f"{name}: {'warm-up' if turn == 0 else f'round {turn} of {rounds}'}, {elapsed:.1f} s")
-            if turn > 0:
-                seconds[name].append(elapsed)
-    return {name: Sample(tuple(seconds[name]), tokens[name]) for name in engines}
+    samples = {name: Sample() for name in engines}
+    gc.collect()
+    gc.freeze()  # so that the collection before each run looks at what the runs made, not at all of torch
+    try:
+        for turn in range(1, rounds + 1):
+            for name, run in engines.items():
+                if samples[name].error is None:
+                    _run(run, samples[name])
+                    last = samples[name].error or f"{samples[name].rounds[-1].seconds:.2f} s"
+                    say(f"{name}: round {turn} of {rounds}, {last}")
+    except KeyboardInterrupt as interrupt:
+        return samples, interrupt
+    finally:
+        gc.unfreeze()
+    return samples, None
+
+
+def _run(run: Callable[[], Outcome], sample: Sample) -> None:
+    gc.collect()
+    reset_peak_memory()
+    graphs = count_graphs()
+    try:
+        outcome = run()
+    except Exception as error:  # whatever a peer raises is a result of the benchmark
+        sample.error = describe(error)
+        return
+    sample.rounds.append(outcome)
+    sample.recompiles += count_graphs() - graphs
+    peak = peak_memory()
+    if peak is not None:
+        sample.peak_memory = max(peak, sample.peak_memory or 0)
 
 
 def paired_ratios(one: Sample, other: Sample) -> list[float]:
     """Return how many times faster `one` was than `other`, round by round, smallest first.
 
-    Speed is in tokens per second: engines may sample different numbers of tokens.
+    Speed is in tokens per second: engines may sample different numbers of tokens. Rounds that only one of
+    the two has are left out.
     """
-    scale = one.tokens / other.tokens if other.tokens else 1.0
-    pairs = zip(one.seconds, other.seconds, strict=True)
-    return sorted(scale * theirs / ours for ours, theirs in pairs)
+    return sorted(ours / theirs for ours, theirs in zip(one.speeds, other.speeds, strict=False))
