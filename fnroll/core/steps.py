@@ -166,20 +166,31 @@ def _feed(
 
 
 def prefill(
-    params: Any, state: RolloutState, rows: Tensor, *, model: ModelFn, width: int, window: int
+    params: Any,
+    state: RolloutState,
+    rows: Tensor | None,
+    count: Tensor | None = None,
+    *,
+    model: ModelFn,
+    width: int,
+    window: int,
 ) -> RolloutState:
     """Feed up to `width` tokens of each given row, all but the last token that its record knows.
 
     Args:
       params: of the model.
       state: before.
-      rows: `[A]` int64, no row twice; rows with nothing to feed take part and change nothing.
+      rows: `[A]` int64, no row twice; None for all in order, which copies nothing of the cache. Rows with
+        nothing to feed take part and change nothing.
+      count: `[A]` int64, the most tokens that each row feeds, 0 for a row that only fills a shape up; None
+        is `width`.
       model: static; the pure model.
       width: static; Q.
       window: static; W, at least the largest length of these records less one.
     """
     _, length, cached = _held(state, rows)
-    end = torch.minimum((length - 1).clamp(min=0), cached + width)
+    most = width if count is None else count.clamp(max=width)
+    end = torch.minimum((length - 1).clamp(min=0), cached + most)
     _, new = _feed(params, state, rows, end, model, width, window)
     return new
 

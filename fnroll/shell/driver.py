@@ -18,8 +18,6 @@ from fnroll.shell.lowered import LoweredSteps
 from fnroll.shell.profile import Profile
 from fnroll.shell.record import Reason, RolloutRecord, Status
 
-# A prompt is fed in chunks of at most this many tokens, which bounds the memory of a forward.
-_MAX_WIDTH = 512
 # A row joins another's prefill if that computes at most this many empty columns; a forward of its own,
 # which reads all weights again, would cost about as much.
 _PADDING = 16
@@ -216,13 +214,14 @@ class Driver:
     def _prefill(self, group: list[tuple[int, int]]) -> None:
         done, longest = 0, group[0][1]
         while group:
-            width = min(longest - done, _MAX_WIDTH)
-            rows = self._tensor([row for row, _ in group])
-            self.state = self.steps.prefill(self.state, rows, width=width, length=done + width)
+            rows = [row for row, _ in group]
+            width = self.steps.prefill_width(len(rows), longest - done)
+            length = min(longest, done + width)
+            self.state, shapes = self.steps.prefill(self.state, rows, width=width, length=length)
             fed = sum(min(count - done, width) for _, count in group)
-            self.profile.forwards += 1
+            self.profile.forwards += len(shapes)
             self.profile.fed_tokens += fed
-            self.profile.padded_tokens += width * len(group) - fed
+            self.profile.padded_tokens += sum(shape.rows * shape.width for shape in shapes) - fed
             done += width
             group = [(row, count) for row, count in group if count > done]
 

@@ -138,6 +138,7 @@ class Rollout:
             self.model,
             backend=self.config.backend,
             max_length=self.config.max_length,
+            num_rows=self.config.rows,
             static=self.config.batching == "static",
             multi_turn=self.multi_turn,
             front=self.config.returning == "front",

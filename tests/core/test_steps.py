@@ -229,3 +229,16 @@ def test_queue_state_after_everything_left():
 
 def test_compose_runs_from_left_to_right():
     assert steps.compose(lambda x: x + 1, lambda x: x * 10)(2) == 30
+
+
+def test_a_row_that_fills_a_shape_up_feeds_nothing_though_it_could():
+    model, state = toy_state(((1, 2, 3), (4, 5)))
+    state, _ = steps.admit(state)
+    options = {"model": model.fn, "width": 4, "window": 16}
+    alone = steps.prefill(model.params, state, torch.tensor([1]), **options)
+    assert alone.rows.cached.tolist() == [0, 1]
+    for rows, count in ((torch.tensor([1, 0]), [4, 0]), (None, [0, 4])):
+        filled = steps.prefill(model.params, state, rows, torch.tensor(count), **options)
+        assert filled.rows.cached.tolist() == [0, 1]
+        for one, other in zip(tree_leaves(filled.cache), tree_leaves(alone.cache), strict=True):
+            assert torch.equal(one[:, :-1], other[:, :-1])

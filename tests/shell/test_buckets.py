@@ -1,0 +1,83 @@
+"""The shapes of compiled steps: few, known beforehand, and with little padding."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fnroll.shell.buckets import CPU_COST, CUDA_COST, Buckets, DecodeShape, PrefillShape
+
+buckets = st.builds(
+    Buckets, st.integers(1, 300), st.integers(2, 9000), st.sampled_from([CPU_COST, CUDA_COST])
+)
+
+
+def test_sixteen_rows_of_512_tokens_are_twelve_graphs():
+    found = Buckets(16, 512)
+    assert found.decodes() == [DecodeShape(window) for window in (64, 128, 256, 512)]
+    assert found.prefills() == [
+        *(PrefillShape(rows, 16, 512) for rows in (1, 4, 16)),
+        *(PrefillShape(rows, 64, 512) for rows in (1, 4, 16)),
+        *(PrefillShape(rows, 256, 512) for rows in (1, 4)),
+    ]
+
+
+def plan(found, count, tokens):
+    """Return the `(rows fed, rows computed, width)` of every forward of one prefill."""
+    forwards, done = [], 0
+    while done < tokens:
+        width = found.width(count, tokens - done)
+        forwards += [(part, height, width) for part, height in found.split(range(count), width)]
+        done += width
+    return forwards
+
+
+@given(buckets, st.data())
+def test_every_shape_that_is_used_is_in_the_list(found, data):
+    count = data.draw(st.integers(1, found.num_rows))
+    tokens = data.draw(st.integers(1, found.max_length - 1))
+    known, done = set(found.prefills()), 0
+    for _, height, width in plan(found, count, tokens):
+        assert PrefillShape(height, width, found.prefill_window(max(tokens, width))) in known
+        assert height <= found.num_rows
+        done += width
+    assert DecodeShape(found.window(tokens + 1)) in found.decodes()
+    assert tokens < found.window(tokens + 1) <= found.max_length
+
+
+@given(buckets, st.data())
+def test_a_prefill_feeds_every_row_once_and_pads_little(found, data):
+    count = data.draw(st.integers(1, found.num_rows))
+    tokens = data.draw(st.integers(1, found.max_length - 1))
+    forwards = plan(found, count, tokens)
+    widths = dict.fromkeys(range(count), 0)
+    for rows, _, width in forwards:
+        for row in rows:
+            widths[row] += width
+    assert all(width >= tokens for width in widths.values())
+    # Either the shapes fit, or more forwards would cost more: the bound is that of a row alone.
+    spent = sum(max(found.cost.least, height * width) for _, height, width in forwards)
+    alone = sum(max(found.cost.least, width) for _, _, width in plan(found, 1, tokens))
+    assert spent <= count * alone
+    assert alone <= max(found.cost.least, 4 * tokens)
+
+
+@given(buckets)
+def test_the_number_of_graphs_grows_with_logarithms(found):
+    rows, length = found.num_rows.bit_length(), found.max_length.bit_length()
+    assert len(found.decodes()) <= max(1, length - 4)
+    assert len(found.prefills()) <= 4 * (rows // 2 + 2) * (length // 2 + 2)
+    assert len(set(found.prefills())) == len(found.prefills())
+
+
+@pytest.mark.parametrize(
+    ("count", "tokens", "expected"),
+    [
+        (1, 5, [(1, 16)]),  # as quick as five columns
+        (1, 70, [(1, 64), (1, 16)]),  # not 256 for 70
+        (3, 50, [(1, 64)] * 3),  # not four rows for three
+        (16, 63, [(16, 64)]),  # of ways that cost the same, the largest
+        (5, 10, [(4, 16), (1, 16)]),
+    ],
+)
+def test_examples(count, tokens, expected):
+    assert [(height, width) for _, height, width in plan(Buckets(16, 512), count, tokens)] == expected
