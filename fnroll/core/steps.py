@@ -19,7 +19,7 @@ from fnroll.core.buffer import put
 from fnroll.core.logits import draw, find_support, process
 from fnroll.core.model import Chunk, ModelFn
 from fnroll.core.tree import replace
-from fnroll.core.types import Records, RolloutState, Rows, SamplingParams
+from fnroll.core.types import Begun, Records, RolloutState, Rows, SamplingParams
 
 
 def append(
@@ -40,7 +40,7 @@ def append(
       tokens: `[R, K]` int64.
       count: `[R]` int64: how many of the K tokens count.
       log_probs: `[R, K]` float32 of sampled tokens; NaN marks a token that was not sampled.
-      version: `[]` int32: of the weights that sampled.
+      version: `[]` or `[R, K]` int32: of the weights that sampled.
       support: `[R, K, S]` int32, what each token was drawn from; only where the records keep supports.
     """
     sink, cap = records.length.shape[0] - 1, records.tokens.shape[1]
@@ -74,31 +74,52 @@ def _given(tokens: Tensor) -> Tensor:
 
 
 def enqueue(
-    state: RolloutState, line: Tensor, tokens: Tensor, count: Tensor, limit: Tensor, key: Tensor
+    state: RolloutState,
+    line: Tensor,
+    tokens: Tensor,
+    count: Tensor,
+    limit: Tensor,
+    key: Tensor,
+    begun: Begun | None = None,
 ) -> RolloutState:
-    """Put new records into free lines and at the back of the queue.
+    """Put new records, or ones that were begun elsewhere, into free lines and at the back of the queue.
 
     Args:
       state: before.
       line: `[R]` int64, lines of status `FREE` or ended ones that are used again; the sink for padding.
-      tokens: `[R, K]` int64, prompts, left-aligned.
-      count: `[R]` int64, prompt lengths, at least 1 and below `limit`.
-      limit: `[R]` int64, length at which the first turn must stop, at most T.
+      tokens: `[R, K]` int64, prompts, or all tokens that a record has, left-aligned.
+      count: `[R]` int64, how many of them there are, at least 1 and below `limit`.
+      limit: `[R]` int64, length at which the present turn must stop, at most T.
       key: `[R, 2]` int64, from `init_keys`.
+      begun: what else is known of records that were begun elsewhere; None if the tokens are prompts.
     """
     zero, records = torch.zeros_like(line), state.records
     real = line < state.num_records
+    waiting = torch.zeros_like(real) if begun is None else begun.waiting
     empty = replace(
         records,
         length=put(records.length, (line,), zero),
         limit=put(records.limit, (line,), limit),
-        turn=put(records.turn, (line,), zero),
-        status=put(records.status, (line,), torch.where(real, t.PENDING, t.FREE)),
+        turn=put(records.turn, (line,), zero if begun is None else begun.turn),
+        status=put(
+            records.status,
+            (line,),
+            torch.where(real, torch.where(waiting, t.WAITING, t.PENDING), t.FREE),
+        ),
         reason=put(records.reason, (line,), zero),
         key=put(records.key, (line,), key),
     )
-    filled = append(empty, line, tokens, count, log_probs=_given(tokens), version=state.version)
-    return replace(state, records=filled, queue=queues.push_back(state.queue, line))
+    filled = append(
+        empty,
+        line,
+        tokens,
+        count,
+        log_probs=_given(tokens) if begun is None else begun.log_probs,
+        version=state.version if begun is None else begun.version,
+        support=None if begun is None else begun.support,
+    )
+    queued = torch.where(waiting, state.num_records, line)
+    return replace(state, records=filled, queue=queues.push_back(state.queue, queued))
 
 
 def admit(state: RolloutState, *, static: bool = False) -> tuple[RolloutState, Tensor]:

@@ -81,6 +81,22 @@ class Records:
 
 
 @pytree
+class Begun:
+    """What is known, beside their tokens, of R records that were begun elsewhere and are gone on with."""
+
+    log_probs: Tensor
+    """`[R, K]` float32: nats of sampled tokens; NaN marks a token that was not sampled."""
+    version: Tensor
+    """`[R, K]` int32: version of the weights that sampled the token."""
+    turn: Tensor
+    """`[R]` int64: turns finished."""
+    waiting: Tensor
+    """`[R]` bool: the last turn has ended and waits for its tools; such a record is not queued."""
+    support: Tensor | None = None
+    """`[R, K, S]` int32: what each token was drawn from; only where the records keep supports."""
+
+
+@pytree
 class Rows:
     """The batch that the model runs."""
 

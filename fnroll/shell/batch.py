@@ -35,7 +35,11 @@ class RolloutRequest:
     records: Sequence[RolloutRecord]
     n: int = 1
     resume: bool = False
-    """Keep the records that are already complete or truncated, and roll out the others from their prompts."""
+    """Keep the records that are already complete or truncated, go on with the unfinished ones where they
+    stand, and roll out the others from their prompts."""
+    changed: tuple[str, ...] = ()
+    """What may differ from the run that an unfinished record was begun in: names out of its `run`, such as
+    "seed", "step", "temperature". The new values count from here on."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.records, Iterable):
@@ -43,6 +47,9 @@ class RolloutRequest:
         object.__setattr__(self, "records", tuple(self.records))
         check_int("RolloutRequest", "n", self.n, least=1)
         check_bool("RolloutRequest", "resume", self.resume)
+        if isinstance(self.changed, str) or not isinstance(self.changed, Sequence):
+            fail("RolloutRequest", "changed", self.changed, "a tuple of names")
+        object.__setattr__(self, "changed", tuple(self.changed))
         for index, record in enumerate(self.records):
             if not isinstance(record, RolloutRecord):
                 raise ValueError(
@@ -52,29 +59,43 @@ class RolloutRequest:
             if record.is_rolled_out and not self.resume:
                 raise ValueError(
                     f"RolloutRequest.records[{index}] already holds a rollout (status {record.status}); "
-                    f"pass a record with a prompt only, or resume=True to keep it"
+                    f"pass a record with a prompt only, or resume=True to keep it, or to go on with it"
                 )
 
     def expand(self) -> list[RolloutRecord]:
         """Return `n` records of each prompt, in order, with `prompt_id`, `sample` and `group` filled in."""
         expanded = []
         for index, record in enumerate(self.records):
-            if record.is_rolled_out and record.status in (Status.COMPLETED, Status.TRUNCATED):
+            if record.status in (Status.COMPLETED, Status.TRUNCATED):
                 expanded.append(record)
                 continue
+            if record.is_unfinished:
+                expanded.append(_identify(record, index))
+                continue
             base = record.sample or 0
-            fresh = RolloutRecord(
-                messages=record.messages,
-                prompt_ids=record.prompt_ids,
-                prompt_id=index if record.prompt_id is None else record.prompt_id,
-                group=index if record.group is None else record.group,
-                metadata=record.metadata,
+            fresh = _identify(
+                RolloutRecord(
+                    messages=record.messages,
+                    prompt_ids=record.prompt_ids,
+                    prompt_id=record.prompt_id,
+                    group=record.group,
+                    metadata=record.metadata,
+                ),
+                index,
             )
             # A record that came out of a rollout is one sample already.
             count = 1 if record.is_rolled_out else self.n
             expanded.extend(fresh.replace(sample=base + sample) for sample in range(count))
         _check_identities(expanded)
         return expanded
+
+
+def _identify(record: RolloutRecord, index: int) -> RolloutRecord:
+    return record.replace(
+        prompt_id=index if record.prompt_id is None else record.prompt_id,
+        group=index if record.group is None else record.group,
+        sample=record.sample or 0,
+    )
 
 
 def _check_identities(records: Sequence[RolloutRecord]) -> None:

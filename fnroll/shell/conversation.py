@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import cast
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 from fnroll.dialogue.chat import Chat, Segment
 from fnroll.dialogue.message import Outcome, ToolCall
 from fnroll.dialogue.parsers import Parser
 from fnroll.dialogue.parsers.turn import Tools
 from fnroll.shell.budget import Budget
-from fnroll.shell.driver import Flight, Return, Tape
-from fnroll.shell.log import EffectLog, turn_events
+from fnroll.shell.driver import Flight, Return
+from fnroll.shell.log import EffectLog, ToolEvent, turn_events
 from fnroll.shell.record import Reason, Status
+from fnroll.shell.replay import recall
 from fnroll.shell.result import Runner, ToolResult, TurnKey
+from fnroll.shell.rewind import find_turns
+from fnroll.shell.tape import Tape
+
+# Seconds; an abort from another thread is seen after it.
+_MOMENT_S = 0.05
 
 
 def call_id(turn: int, index: int) -> str:
@@ -31,6 +39,7 @@ class Conversations:
       runner: answers the calls, by running tools or from a log.
       budget: how many tokens and turns a record may take, and how much of a tool output is kept.
       log: where calls and results are written to.
+      known: calls that were answered before; those that are made again are answered from here.
       seed: of the run; the log tells runs apart by it and the step.
       step: of the training loop.
     """
@@ -43,6 +52,7 @@ class Conversations:
         runner: Runner,
         budget: Budget,
         log: EffectLog | None = None,
+        known: Mapping[TurnKey, tuple[ToolEvent, ...]] | None = None,
         *,
         seed: int = 0,
         step: int = 0,
@@ -52,6 +62,8 @@ class Conversations:
         self._run = (seed, step)
         self._segments: dict[int, Segment] = {}
         self._waiting: dict[TurnKey, tuple[Flight, list[int], tuple[Outcome, ...]]] = {}
+        self._known = dict(known or {})
+        self._recalled: deque[tuple[TurnKey, tuple[ToolResult, ...]]] = deque()
 
     def start(self, flight: Flight, segment: Segment | None) -> None:
         """Remember the conversation that a record's prompt is, None if only its ids are known."""
@@ -59,6 +71,44 @@ class Conversations:
             prefix = self.chat.turn_text(flight.prompt_ids[-64:])
             segment = Segment(ids=(), text="", prefix=prefix, messages=())
         self._segments[flight.index] = segment
+        if flight.begun is not None:
+            self._restore(flight, flight.begun)
+
+    def _restore(self, flight: Flight, tape: Tape) -> None:
+        """Join the turns that a record had when it was cut, as they were joined then."""
+        spans = find_turns(tape.loss_mask)
+        flight.is_exact = True
+        for turn, (start, stop) in enumerate(spans):
+            end = spans[turn + 1][0] if turn + 1 < len(spans) else len(tape.tokens)
+            if stop == end:
+                return
+            made = [call for call in flight.tool_calls if call["turn"] == turn]
+            try:
+                segment = self._join(flight, turn, tape.tokens[start:stop], made)
+            except ValueError as error:
+                raise ValueError(f"{flight.record.label} cannot be gone on with: {error}") from error
+            if list(segment.ids) != tape.tokens[stop:end]:
+                raise ValueError(
+                    f"{flight.record.label}: its tokens {stop} to {end}, after turn {turn}, are not what the "
+                    f"chat template writes for the tool calls of that turn; it was begun with another "
+                    f"template, tokenizer or tools, or changed since"
+                )
+            flight.is_exact &= segment.is_exact
+            self._segments[flight.index] = segment
+
+    def _join(
+        self, flight: Flight, turn: int, sampled: Sequence[int], made: Sequence[Mapping[str, Any]]
+    ) -> Segment:
+        """Return what stands between a turn and the next one, given its calls as a record lists them."""
+        messages, calls = [], []
+        for index, call in enumerate(made):
+            name, identity = call["name"], call_id(turn, index)
+            calls.append({"name": name, "arguments": call["arguments"], "id": identity})
+            messages.append(
+                {"role": "tool", "name": name, "content": call["result"], "tool_call_id": identity}
+            )
+        last = self._segments[flight.index]
+        return self.chat.continue_turn(last.messages, sampled, messages, calls, rendered=last.rendered)
 
     def end_turn(self, flight: Flight, tape: Tape) -> tuple[Status, Reason] | None:
         """Say how the record ends after a turn that a stop id closed, or None if tools run first."""
@@ -77,6 +127,9 @@ class Conversations:
             return Status.TRUNCATED, Reason.TOOL_OUTPUT
         key = TurnKey(flight.prompt_id, flight.sample, flight.num_turns - 1, *self._run)
         self._waiting[key] = (flight, sampled, outcomes)
+        if (results := recall(self._known, key, outcomes)) is not None:
+            self._recalled.append((key, results))
+            return None
         if self.log is not None:
             self.log.write_calls(key, outcomes)
         self.runner.submit(key, outcomes)
@@ -85,25 +138,38 @@ class Conversations:
     def take_returned(self) -> list[Return]:
         """Return the records whose tools have all answered, without waiting."""
         returned = []
-        for key, results in self.runner.ready():
-            turn = cast(TurnKey, key)
-            flight, sampled, outcomes = self._waiting.pop(turn)
+        while self._recalled:
+            key, results = self._recalled.popleft()
+            returned.append(self._return(key, *self._waiting.pop(key), results))
+        for turn, results in self.runner.ready():
+            key = cast(TurnKey, turn)
+            flight, sampled, outcomes = self._waiting.pop(key)
             if self.log is not None:
-                self.log.write(*turn_events(turn, outcomes, results))
-            returned.append(self._return(turn, flight, sampled, outcomes, results))
+                self.log.write(*turn_events(key, outcomes, results))
+            returned.append(self._return(key, flight, sampled, outcomes, results))
         return returned
+
+    def cancel(self, flight: Flight) -> None:
+        """Forget a record that waits for its tools, and end them."""
+        for key in [key for key, (other, *_) in self._waiting.items() if other is flight]:
+            del self._waiting[key]
+            self._recalled = deque(item for item in self._recalled if item[0] != key)
+            self.runner.cancel(key)
 
     def log_ready(self) -> None:
         """Log the turns whose tools have answered and that nobody will take any more."""
         self.take_returned()
 
     def wait(self) -> None:
-        """Wait until a record may have returned.
+        """Wait until a record may have returned, or a moment, so that whoever waits can look around.
 
         Raises:
           RuntimeError: if no tool is running, for then none ever will.
         """
-        if not self.runner.wait():
+        start = time.monotonic()
+        if self._recalled or self.runner.wait(_MOMENT_S):
+            return
+        if time.monotonic() - start < _MOMENT_S:  # a runner without turns does not wait
             raise RuntimeError("records wait for tools, but no tool is running")
 
     def _return(
@@ -114,30 +180,26 @@ class Conversations:
         outcomes: Sequence[Outcome],
         results: Sequence[ToolResult],
     ) -> Return:
-        messages, calls = [], []
-        for index, (outcome, result) in enumerate(zip(outcomes, results, strict=True)):
+        made: list[Mapping[str, Any]] = []
+        for outcome, result in zip(outcomes, results, strict=True):
             text, was_cut = self.budget.cut(result.text)
             flight.num_cut += was_cut
-            name = outcome.name if isinstance(outcome, ToolCall) else "invalid_call"
-            arguments = outcome.arguments if isinstance(outcome, ToolCall) else {}
-            identity = call_id(turn.turn, index)
-            calls.append({"name": name, "arguments": arguments, "id": identity})
-            messages.append({"role": "tool", "name": name, "content": text, "tool_call_id": identity})
-            flight.tool_calls.append(
+            made.append(
                 {
                     "turn": turn.turn,
-                    "name": name,
-                    "arguments": arguments,
+                    "name": outcome.name if isinstance(outcome, ToolCall) else "invalid_call",
+                    "arguments": outcome.arguments if isinstance(outcome, ToolCall) else {},
                     "result": text,
                     "status": result.status,
+                    **({"truncated": True} if was_cut else {}),
                 }
             )
+        flight.tool_calls.extend(made)
         too_long = Return(flight, [], status=Status.TRUNCATED, reason=Reason.TOOL_OUTPUT)
-        if self.chat.surely_exceeds((m["content"] for m in messages), self.budget.config.max_length):
+        if self.chat.surely_exceeds((call["result"] for call in made), self.budget.config.max_length):
             return too_long
         try:
-            last = self._segments[flight.index]
-            segment = self.chat.continue_turn(last.messages, sampled, messages, calls, rendered=last.rendered)
+            segment = self._join(flight, turn.turn, sampled, made)
         except ValueError:
             # The template refuses this very conversation; the others go on.
             return Return(flight, [], status=Status.FAILED, reason=Reason.TOOL_ERROR)

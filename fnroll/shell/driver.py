@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -17,6 +17,7 @@ from fnroll.core.types import RolloutState, Rows
 from fnroll.shell.lowered import LoweredSteps
 from fnroll.shell.profile import Profile
 from fnroll.shell.record import Reason, RolloutRecord, Status
+from fnroll.shell.tape import Tape, begin, prompt_tape
 
 # A row joins another's prefill if that computes at most this many empty columns; a forward of its own,
 # which reads all weights again, would cost about as much.
@@ -47,7 +48,11 @@ class Flight:
     num_turns: int = 0
     num_cut: int = 0
     """Tool outputs that were cut."""
-    tool_calls: list[dict[str, object]] = field(default_factory=list)
+    tool_calls: list[Mapping[str, object]] = field(default_factory=list)
+    begun: Tape | None = None
+    """What it held when it was cut, if it was begun by an earlier call."""
+    is_waiting: bool = False
+    """Whether its last turn had ended then and must be read again."""
 
     @property
     def prompt_id(self) -> int | str:
@@ -61,25 +66,13 @@ class Flight:
 
 
 @dataclass(frozen=True)
-class Tape:
-    """What a line of the state holds, on the host; equal lengths."""
-
-    tokens: list[int]
-    loss_mask: list[bool]
-    log_probs: list[float]
-    weight_versions: list[int]
-    support: list[list[int]] | None = None
-    """What each token was drawn from, -1 left in; None where supports are not kept."""
-
-
-@dataclass(frozen=True)
 class Ended:
-    """A record that is over."""
+    """A record that is over, or that is cut and has no reason."""
 
     flight: Flight
     tape: Tape
     status: Status
-    reason: Reason
+    reason: Reason | None
 
 
 @dataclass(frozen=True)
@@ -108,6 +101,9 @@ class Turns(Protocol):
     def wait(self) -> None:
         """Wait until a record may have returned."""
 
+    def cancel(self, flight: Flight) -> None:
+        """Forget a record that waits for its tools, and end them."""
+
 
 def group_prefill(pending: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]:
     """Group `(row, tokens to feed)` so that each forward computes few empty columns."""
@@ -130,36 +126,91 @@ class Driver:
         self.state, self.steps, self.profile, self.turns = state, steps, profile, turns
         self._static, self._poll_every = static, poll_every
         self._free_lines = list(range(state.num_records))
+        self._todo: deque[Flight] = deque()
         self._lines: dict[int, Flight] = {}
         self._line_of: dict[int, int] = {}
         self._queued: set[int] = set()
         self._running: set[int] = set()
         self.ended: deque[Ended] = deque()
         """Records that are over and not yet yielded."""
+        self.aborts: deque[Callable[[RolloutRecord], bool]] = deque()
+        """Which records to end before the next step; may be added to at any time, from any thread."""
         self.on_poll: Callable[[], None] = lambda: None
         """Called after each read of the device."""
 
-    def run(self, flights: Iterator[Flight]) -> Iterator[Ended]:
-        """Roll out all flights; yield each record as soon as it is known to have ended."""
-        while True:
+    def run(self, flights: Iterator[Flight], max_steps: int | None = None) -> Iterator[Ended]:
+        """Roll out all flights, for at most `max_steps` decode steps; yield each record when it has ended."""
+        self._todo = deque(flights)
+        end = None if max_steps is None else self.profile.steps + max_steps
+        while self._lines or self._todo:
+            self._abort()
             if self.turns is not None:
                 with self.profile.stage("tools"):
                     self._take_returned(self.turns)
-            self._load(flights)
-            if self._can_admit():
-                self._admit()
-            if self._running:
-                self._decode()
-                self._poll()
-                self.on_poll()
-            elif self._lines and self.turns is not None:
-                with self.profile.stage("tools"):
-                    self.turns.wait()
+            is_over = end is not None and self.profile.steps >= end
+            if not is_over:
+                self._advance(None if end is None else end - self.profile.steps)
             while self.ended:
                 yield self.ended[0]
                 self.ended.popleft()  # not before: what the caller did not come to keep is salvaged
-            if not self._lines:
+            if is_over and not self.aborts:
                 return
+
+    def _advance(self, most: int | None) -> None:
+        """Load, admit, and decode up to the next poll, or wait for tools."""
+        self._load()
+        if self._can_admit():
+            self._admit()
+        if self._running:
+            self._decode(most)
+            self._poll()
+            self.on_poll()
+        elif self._lines and self.turns is not None and not self.ended:
+            with self.profile.stage("tools"):
+                self.turns.wait()
+
+    def unfinished(self) -> list[Ended]:
+        """Return the records that have not ended, as they stand; with those that were never loaded."""
+        lines = sorted(self._lines)
+        cut = []
+        for line, tape in zip(lines, self.read(lines), strict=True):
+            status = Status.PENDING if line in self._queued else Status.WAITING
+            status = Status.RUNNING if line in self._running else status
+            cut.append(Ended(self._lines[line], tape, status, None))
+        for flight in self._todo:
+            status = Status.WAITING if flight.is_waiting else Status.PENDING
+            cut.append(Ended(flight, flight.begun or prompt_tape(flight.prompt_ids), status, None))
+        return cut
+
+    def _abort(self) -> None:
+        """End the records that somebody asked to end, as they stand."""
+        while self.aborts:
+            is_meant = self.aborts.popleft()
+            lines = sorted(line for line, flight in self._lines.items() if is_meant(flight.record))
+            self._finish(lines, Status.TRUNCATED, Reason.ABORTED)
+            todo, self._todo = self._todo, deque()
+            for flight in todo:
+                if is_meant(flight.record):
+                    tape = flight.begun or prompt_tape(flight.prompt_ids)
+                    self.ended.append(Ended(flight, tape, Status.TRUNCATED, Reason.ABORTED))
+                    self.profile.records += 1
+                else:
+                    self._todo.append(flight)
+
+    def _finish(self, lines: Sequence[int], status: Status, reason: Reason) -> None:
+        if not lines:
+            return
+        tapes = self.read(lines)
+        codes = (t.STATUS_NAMES.index(status), t.REASON_NAMES.index(reason))
+        self.state = self.steps.finish(
+            self.state, self._tensor(lines), *(self._tensor([code] * len(lines)) for code in codes)
+        )
+        for line, tape in zip(lines, tapes, strict=True):
+            if self.turns is not None:
+                self.turns.cancel(self._lines[line])
+            self._queued.discard(line)
+            self._running.discard(line)
+            self._close(line, tape, status, reason)
 
     def salvage(self) -> list[Ended]:
         """Return the records that had ended when `run` was left by an exception and that it did not yield."""
@@ -175,26 +226,33 @@ class Driver:
         width = max(map(len, lists))
         return self._tensor([ids + [0] * (width - len(ids)) for ids in lists])
 
-    def _load(self, flights: Iterator[Flight]) -> None:
+    def _load(self) -> None:
         """Put new records into free lines, as far as there are any."""
         with self.profile.stage("load"):
-            new = [flight for _, flight in zip(list(self._free_lines), flights, strict=False)]
-            if not new:
+            count = min(len(self._free_lines), len(self._todo))
+            if not count:
                 return
-            lines, self._free_lines = self._free_lines[: len(new)], self._free_lines[len(new) :]
+            new = [self._todo.popleft() for _ in range(count)]
+            lines, self._free_lines = self._free_lines[:count], self._free_lines[count:]
             for line, flight in zip(lines, new, strict=True):
-                flight.length = flight.turn_start = len(flight.prompt_ids)
                 self._lines[line] = flight
                 self._line_of[flight.index] = line
-            self._queued.update(lines)
+            self._queued.update(line for line in lines if not self._lines[line].is_waiting)
+            tapes = [flight.begun or prompt_tape(flight.prompt_ids) for flight in new]
+            marks = [flight.num_turns for flight in new], [flight.is_waiting for flight in new]
             self.state = self.steps.enqueue(
                 self.state,
                 self._tensor(lines),
-                self._pad([flight.prompt_ids for flight in new]),
+                self._pad([tape.tokens for tape in tapes]),
                 self._tensor([flight.length for flight in new]),
                 self._tensor([flight.limit for flight in new]),
                 torch.stack([flight.key for flight in new]).to(self.state.stop_ids.device),
+                *([begin(tapes, *marks, self.state)] if any(flight.begun for flight in new) else []),
             )
+        with self.profile.stage("turns"):
+            for line, tape in zip(lines, tapes, strict=True):
+                if self._lines[line].is_waiting:
+                    self._end_turn(line, tape, t.WAITING)
 
     def _can_admit(self) -> bool:
         free = self.state.num_rows - len(self._running)
@@ -225,11 +283,12 @@ class Driver:
             done += width
             group = [(row, count) for row, count in group if count > done]
 
-    def _decode(self) -> None:
-        """Run the decode steps up to the next poll."""
+    def _decode(self, most: int | None) -> None:
+        """Run the decode steps up to the next poll, at most so many."""
         flights = [self._lines[line] for line in self._running]
         length = max(flight.length for flight in flights)
         count = min(self._poll_every, max(flight.limit - flight.length for flight in flights))
+        count = count if most is None else min(count, most)
         with self.profile.stage("decode"):
             for step in range(count):
                 self.state, _ = self.steps.decode(self.state, length + step)

@@ -35,6 +35,7 @@ class LoweredSteps:
         self.enqueue: Step = donate(steps.enqueue, _DONATED)
         self.admit: Step = donate(partial(steps.admit, static=static), _DONATED)
         self.append_tool: Step = donate(partial(steps.append_tool, front=front), _DONATED)
+        self.finish: Step = donate(steps.finish, _DONATED)
         self._prefill: Step = donate(partial(steps.prefill, model=model.fn), _DONATED)
         self._lowered: dict[Hashable, Step] = {}
 

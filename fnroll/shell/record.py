@@ -6,49 +6,20 @@ import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any
 
 from fnroll.shell.checks import check_choice, check_int, fail
+from fnroll.shell.rewind import PER_TOKEN, rewind
+from fnroll.shell.status import UNFINISHED, Reason, Status
+
+__all__ = ["Message", "Reason", "RolloutRecord", "Status"]
 
 Message = Mapping[str, Any]
-
-
-class Status(StrEnum):
-    """How a record ended."""
-
-    COMPLETED = "COMPLETED"
-    TRUNCATED = "TRUNCATED"
-    FAILED = "FAILED"
-
-
-class Reason(StrEnum):
-    """Why a record ended."""
-
-    EOS = "eos"
-    """The model ended its last turn with a stop id."""
-    LENGTH = "length"
-    """`max_length` or `max_new_tokens` was reached."""
-    TURN_LENGTH = "turn_length"
-    """`max_new_tokens_per_turn` was reached."""
-    MAX_TURNS = "max_turns"
-    """A tool was wanted in the last allowed turn."""
-    TOOL_OUTPUT = "tool_output"
-    """A tool output did not fit below `max_length`."""
-    PROMPT = "prompt"
-    """The prompt left no room for a token."""
-    TOOL_ERROR = "tool_error"
-    """The tool runner itself failed."""
-    ABORTED = "aborted"
-    """The rollout was stopped from outside."""
 
 
 def _is_list(value: Any) -> bool:
     # Arrays and tensors pass: their items are looked at where a model and its vocabulary are known.
     return not isinstance(value, str | bytes | Mapping) and hasattr(value, "__len__")
-
-
-_PER_TOKEN = ("tokens", "loss_mask", "log_probs", "weight_versions", "support")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +52,7 @@ class RolloutRecord:
     support: tuple[tuple[int, ...], ...] | None = None
     """The ids that each sampled token was drawn from, likeliest first; empty for the whole vocabulary."""
     status: Status | None = None
-    """How the record ended; None before a rollout."""
+    """How the record ended, or where it stands if the rollout was cut before; None before a rollout."""
     reason: Reason | None = None
     """Why it ended."""
     num_turns: int = 0
@@ -103,6 +74,8 @@ class RolloutRecord:
     """What tells prompts apart; part of the identity that the noise is a function of."""
     reward: float | None = None
     """Set by the caller."""
+    run: Mapping[str, Any] | None = None
+    """Of an unfinished record: seed, step, and whatever else decides its tokens, by name."""
     metadata: Any = field(default=None, repr=False)
     """Carried through untouched."""
 
@@ -112,7 +85,7 @@ class RolloutRecord:
                 f"{self.label}: a record needs either messages or prompt_ids, "
                 f"{'neither' if self.messages is None else 'both'} given"
             )
-        lengths = {n: len(v) for n in _PER_TOKEN if (v := getattr(self, n)) is not None}
+        lengths = {n: len(v) for n in PER_TOKEN if (v := getattr(self, n)) is not None}
         if len(set(lengths.values())) > 1:
             found = ", ".join(f"{name} {length}" for name, length in lengths.items())
             raise ValueError(f"{self.label}: fields with an entry per token differ in length: {found}")
@@ -138,6 +111,8 @@ class RolloutRecord:
         check("sample", self.sample, least=0, below=2**32, optional=True)
         check("num_turns", self.num_turns, least=0)
         check("num_tool_outputs_truncated", self.num_tool_outputs_truncated, least=0)
+        if not isinstance(self.run, Mapping | None):
+            fail("RolloutRecord", "run", self.run, "a mapping, or None")
         if self.group is not None and type(self.group) is not int:
             fail("RolloutRecord", "group", self.group, "an int, or None")
         for name, choices in (("status", Status), ("reason", Reason)):
@@ -161,6 +136,11 @@ class RolloutRecord:
         return self.status is not None or self.tokens is not None
 
     @property
+    def is_unfinished(self) -> bool:
+        """Whether the record holds a rollout that was cut and can be gone on with."""
+        return self.status in UNFINISHED
+
+    @property
     def response_ids(self) -> tuple[int, ...]:
         """The ids after the prompt."""
         return () if self.tokens is None else self.tokens[self.prompt_length :]
@@ -173,6 +153,34 @@ class RolloutRecord:
     def replace(self, **changes: Any) -> RolloutRecord:
         """Return a copy with some fields changed."""
         return dataclasses.replace(self, **changes)
+
+    def rewind(self, length: int) -> RolloutRecord:
+        """Return the record as it was when it had `length` tokens, to be rolled out again from there.
+
+        Text, reason and reward are gone. At the end of a turn the record is `WAITING`: the turn is read
+        again, and its tools run again; inside a turn it is `RUNNING`, and elsewhere `PENDING`.
+
+        Raises:
+          ValueError: naming `length` and the bound, if it lies in the prompt, between two turns, or beyond
+            the end; or if the record holds no rollout.
+        """
+        return rewind(self, length)
+
+    def fork(self, sample: int) -> RolloutRecord:
+        """Return the unfinished record as another sample: the same tokens so far, other noise from here on.
+
+        Raises:
+          ValueError: if the record is not unfinished, or is that sample.
+        """
+        if not self.is_unfinished:
+            raise ValueError(
+                f"{self.label} is {self.status}; only an unfinished record forks, rewind it first"
+            )
+        if sample == (self.sample or 0):
+            raise ValueError(
+                f"{self.label}: a fork needs another sample than {sample}, or it draws the same noise"
+            )
+        return self.replace(sample=sample, reward=None)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the record as JSON-able values; fields that hold nothing are left out."""
@@ -190,7 +198,7 @@ class RolloutRecord:
         if unknown := sorted(set(values) - names):
             raise ValueError(f"a record has no field {', '.join(map(repr, unknown))}")
         fields: dict[str, Any] = dict(values)
-        for name in (*_PER_TOKEN, "tool_calls"):
+        for name in (*PER_TOKEN, "tool_calls"):
             if fields.get(name) is not None:
                 if not isinstance(fields[name], list | tuple):
                     fail("RolloutRecord", name, fields[name], "a list")

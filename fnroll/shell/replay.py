@@ -97,6 +97,30 @@ class ReplayRunner:
         self.close()
 
 
+def recall(
+    known: Mapping[TurnKey, tuple[ToolEvent, ...]], key: TurnKey, calls: Sequence[ToolCall | ParseError]
+) -> tuple[ToolResult, ...] | None:
+    """Looks up what the calls of a turn gave before.
+
+    Args:
+        known: what `read_log` gave.
+        key: the record and the turn.
+        calls: as they are made now.
+
+    Returns:
+        The results, in the order of the calls; None if not all of these very calls are known.
+    """
+    logged = known.get(key, ())
+    if len(logged) != len(calls):
+        return None
+    try:
+        for call, event in zip(calls, logged, strict=True):
+            _check_same(key, call, event)
+    except ReplayError:
+        return None
+    return tuple(event.result for event in logged)
+
+
 def _check_same(key: TurnKey, call: ToolCall | ParseError, logged: ToolEvent) -> None:
     (event,) = turn_events(key, (call,), (logged.result,))
     where = place(key, logged.call)

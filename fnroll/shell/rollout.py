@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import functools
+import os
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -25,8 +28,8 @@ from fnroll.shell.checks import check_int
 from fnroll.shell.config import RolloutConfig, SamplingConfig
 from fnroll.shell.conversation import Conversations
 from fnroll.shell.driver import Driver, Ended, Flight
-from fnroll.shell.flights import end_without_room, make_flights, to_record
-from fnroll.shell.log import EffectLog
+from fnroll.shell.flights import end_without_room, is_open, make_flights, to_record
+from fnroll.shell.log import EffectLog, read_log
 from fnroll.shell.lowered import LoweredSteps
 from fnroll.shell.profile import Profile
 from fnroll.shell.progress import show_progress
@@ -34,6 +37,7 @@ from fnroll.shell.prompt import Prompts
 from fnroll.shell.record import RolloutRecord
 from fnroll.shell.replay import ReplayRunner
 from fnroll.shell.result import Runner
+from fnroll.shell.resume import check_run, check_single_turn, describe_run
 from fnroll.shell.runner import ToolRunner
 from fnroll.shell.sampler import sampling_params
 
@@ -48,6 +52,26 @@ class RolloutInterrupted(KeyboardInterrupt):
     def __init__(self, batch: RolloutBatch, total: int) -> None:
         super().__init__(f"rollout interrupted: {len(batch)} of {total} records had ended, see .batch")
         self.batch = batch
+
+
+@dataclass
+class _Call:
+    """What one `generate` call was given, and what has come of it."""
+
+    records: Sequence[RolloutRecord]
+    sampling: SamplingConfig
+    identity: tuple[int, int]
+    """Seed and step."""
+    changed: tuple[str, ...]
+    max_steps: int | None
+    on_record: OnRecord | None
+    done: dict[int, RolloutRecord] = field(default_factory=dict)
+    cut: dict[int, RolloutRecord] = field(default_factory=dict)
+
+    def batch(self, *parts: dict[int, RolloutRecord]) -> RolloutBatch:
+        """Return some of the records, in the order of the request."""
+        found = {index: record for part in parts for index, record in part.items()}
+        return RolloutBatch(tuple(found[index] for index in sorted(found)))
 
 
 class Rollout:
@@ -82,6 +106,7 @@ class Rollout:
         self.finished = RolloutBatch(())
         """The records that ended in the last `generate` call, also if it raised."""
         self.weight_version = 0
+        self._aborts: deque[Callable[[RolloutRecord], bool]] = deque()
         self._buffers: tuple[tuple[Tensor, ...], tuple[Tensor, ...]] | None = None
 
     def _check(self) -> None:
@@ -144,7 +169,7 @@ class Rollout:
             front=self.config.returning == "front",
         )
 
-    def _init_state(self, num_records: int, sampling: SamplingConfig) -> RolloutState:
+    def _init_state(self, num_records: int, sampling: SamplingConfig, support_size: int) -> RolloutState:
         if self._buffers is None:
             cache = self.model.init_cache(self.config.rows, self.config.max_length)
         else:
@@ -156,7 +181,7 @@ class Rollout:
             num_records=num_records,
             stop_ids=torch.tensor(self.stop_ids),
             version=self.weight_version,
-            support_size=sampling.support_size if sampling.is_truncating else 0,
+            support_size=support_size,
         )
         return replace(state, sampling=sampling_params(self.model, sampling, state.sampling))
 
@@ -168,6 +193,7 @@ class Rollout:
         seed: int = 0,
         step: int = 0,
         on_record: OnRecord | None = None,
+        max_steps: int | None = None,
     ) -> RolloutBatch:
         """Roll out a request.
 
@@ -180,74 +206,88 @@ class Rollout:
           seed: of the run.
           step: of the training loop; another step draws other noise.
           on_record: called with `(place in the batch, record)` as soon as a record has ended.
+          max_steps: decode steps after which all records come back, ended or not; a later call goes on with
+            those that are `is_unfinished`: `generate(RolloutRequest(batch.records, resume=True), ...)`.
 
         Raises:
-          ValueError: naming the record, if a prompt is empty or holds ids outside the vocabulary.
+          ValueError: naming the record, if a prompt is empty or holds ids outside the vocabulary, or if an
+            unfinished record was begun in another run than this one.
           RolloutInterrupted: on Ctrl-C, with the records that had ended.
         """
         check_int("generate", "seed", seed, least=0, below=2**64)
         check_int("generate", "step", step, least=0, below=2**32)
         sampling = SamplingConfig() if sampling is None else sampling
+        check_int("generate", "max_steps", max_steps, least=1, optional=True)
         records = request.expand()
-        done: dict[int, RolloutRecord] = {}
+        call = _Call(records, sampling, (seed, step), request.changed, max_steps, on_record)
         self.profile, self.finished = Profile(), RolloutBatch(())
+        self._aborts.clear()
         start = time.perf_counter()
         try:
             with torch.no_grad(), ExitStack() as stack:
-                self._run(stack, records, sampling, (seed, step), done, on_record)
+                self._run(stack, call)
         except KeyboardInterrupt as interrupt:
-            batch = RolloutBatch(tuple(done[index] for index in sorted(done)))
-            raise RolloutInterrupted(batch, len(records)) from interrupt
+            raise RolloutInterrupted(call.batch(call.done), len(records)) from interrupt
         finally:
             self.profile.wall_s = time.perf_counter() - start
-            self.finished = RolloutBatch(tuple(done[index] for index in sorted(done)))
-        return self.finished
+            self.finished = call.batch(call.done)
+        return call.batch(call.cut, call.done)
 
-    def _run(
-        self,
-        stack: ExitStack,
-        records: Sequence[RolloutRecord],
-        sampling: SamplingConfig,
-        identity: tuple[int, int],
-        done: dict[int, RolloutRecord],
-        on_record: OnRecord | None,
-    ) -> None:
-        """Roll out what has to be, into `done`; what has ended is in there also if this raises."""
+    def _run(self, stack: ExitStack, call: _Call) -> None:
+        """Roll out what has to be, into `call.done`; what has ended is in there also if this raises."""
         self.model.refresh()
-        budget = Budget(self.config, sampling)
+        budget = Budget(self.config, call.sampling)
+        run = describe_run(*call.identity, call.sampling, self.config)
+        for record in call.records:
+            if record.is_unfinished:
+                check_run(record.label, record.run or {}, run, call.changed)
         with self.profile.stage("render"):
-            flights = make_flights(records, self._prompts, budget, *identity)
-        report = stack.enter_context(show_progress(len(records), self.config.progress))
+            flights = make_flights(call.records, self._prompts, budget, *call.identity, self.stop_ids)
+        report = stack.enter_context(show_progress(len(call.records), self.config.progress))
 
         def keep(index: int, record: RolloutRecord) -> None:
-            done[index] = record
-            if on_record is not None:
+            call.done[index] = record
+            if call.on_record is not None:
                 with self.profile.stage("record"):
-                    on_record(index, record)
+                    call.on_record(index, record)
 
-        for index, record in enumerate(records):
-            if record.is_rolled_out:
+        for index, record in enumerate(call.records):
+            if not is_open(record):
                 keep(index, record)
         for flight, _ in flights:
-            if flight.limit <= len(flight.prompt_ids):
-                keep(flight.index, self._to_record(end_without_room(flight)))
-        flying = [(flight, segment) for flight, segment in flights if flight.index not in done]
+            if (ended := end_without_room(flight)) is not None:
+                keep(flight.index, self._to_record(ended))
+        flying = [(flight, segment) for flight, segment in flights if flight.index not in call.done]
         if not flying:
             return
-        driver = self._open_driver(stack, flying, sampling, budget, identity)
-        driver.on_poll = lambda: report(len(done), self.profile.tokens)
+        driver = self._open_driver(stack, flying, call.sampling, budget, call.identity)
+        driver.on_poll = lambda: report(len(call.done), self.profile.tokens)
+        driver.aborts = self._aborts
         try:
-            for ended in driver.run(flight for flight, _ in flying):
+            for ended in driver.run((flight for flight, _ in flying), call.max_steps):
                 keep(ended.flight.index, self._to_record(ended))
         except BaseException:
             for ended in driver.salvage():
-                done[ended.flight.index] = self._to_record(ended)
+                call.done[ended.flight.index] = self._to_record(ended)
             raise
+        for ended in driver.unfinished():
+            call.cut[ended.flight.index] = self._to_record(ended, run)
         self._buffers = (driver.state.cache.keys, driver.state.cache.values)
 
-    def _to_record(self, ended: Ended) -> RolloutRecord:
+    def abort(self, which: Callable[[RolloutRecord], bool] | None = None) -> None:
+        """End records of the running `generate` call as they stand, `TRUNCATED` with reason `aborted`.
+
+        It takes effect before the next decode step. May be called from `on_record` and from any thread; what
+        has ended is kept as it is. Without a running call it does nothing.
+
+        Args:
+          which: says of a record as it was requested whether to end it; None ends all.
+        """
+        self._aborts.append((lambda record: True) if which is None else which)
+
+    def _to_record(self, ended: Ended, run: Mapping[str, Any] | None = None) -> RolloutRecord:
         decode = None if self.tokenizer is None else self.tokenizer.decode
-        return to_record(ended, decode, with_log_probs=self.config.return_log_probs)
+        return to_record(ended, decode, with_log_probs=self.config.return_log_probs, run=run)
 
     def _open_driver(
         self,
@@ -260,8 +300,9 @@ class Rollout:
         lines = max(_MIN_LINES, 8 * self.config.rows)
         if self.config.backend == "eager":  # else a request of another size would be another graph
             lines = min(len(flights), lines)
+        keep_support = sampling.is_truncating or any(f.record.support is not None for f, _ in flights)
         return Driver(
-            self._init_state(lines, sampling),
+            self._init_state(lines, sampling, sampling.support_size if keep_support else 0),
             self._steps,
             static=self.config.batching == "static",
             poll_every=self.config.poll_every,
@@ -278,16 +319,20 @@ class Rollout:
     ) -> Conversations | None:
         """Start tools and log for one call, to be closed with `stack`; None in single-turn rollouts."""
         if not self.multi_turn or self._chat is None or self._parser is None:
+            for flight, _ in flights:
+                check_single_turn(flight)
             return None
-        log = None
+        log, known = None, None
         if self.config.log is not None:
             path = self.config.log.replace("{step}", str(identity[1]))
+            if any(flight.begun for flight, _ in flights) and os.path.exists(path):
+                known = read_log(path)
             log = stack.enter_context(EffectLog.open(path))
         runner: Runner = self._open_runner(identity)
         stack.callback(runner.close)
         seed, step = identity
         conversations = Conversations(
-            self._chat, self._parser, self.tools.schemas, runner, budget, log, seed=seed, step=step
+            self._chat, self._parser, self.tools.schemas, runner, budget, log, known, seed=seed, step=step
         )
         stack.callback(conversations.log_ready)
         for flight, segment in flights:

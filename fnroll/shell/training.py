@@ -55,8 +55,14 @@ def to_training(
       **advantages: options of `fnroll.grpo.group_advantages`.
 
     Raises:
-      ValueError: naming the record, if it holds no rollout, no log-probs, or a reward that is not finite.
+      ValueError: naming the record, if it is unfinished, holds no rollout, no log-probs, or a
+        reward that is not finite.
     """
+    for record in records:
+        if record.is_unfinished:
+            raise ValueError(
+                f"{record.label} is {record.status}; only records that have ended are trained on"
+            )
     old_log_probs, loss_mask = old_log_probs_from_rollout(records)
     lengths = torch.tensor([len(record.tokens or ()) for record in records], dtype=torch.int64)
     place = torch.arange(old_log_probs.shape[1]).expand_as(old_log_probs)

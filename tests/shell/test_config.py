@@ -145,7 +145,7 @@ def test_two_records_of_one_identity_are_refused():
         ("sample", (-1, *without(NOT_INTS, None)), "an int of at least 0"),
         ("prompt_id", (True, 1.5, [1]), "an int or a str"),
         ("group", (True, 1.5, "a"), "an int"),
-        ("status", ("DONE", "completed", 1), "one of 'COMPLETED', 'TRUNCATED', 'FAILED'"),
+        ("status", ("DONE", "completed", 1), "'WAITING', 'COMPLETED', 'TRUNCATED', 'FAILED'"),
         ("reason", ("stop", 1), "one of 'eos'"),
         ("num_turns", (-1, *NOT_INTS), "an int of at least 0"),
         ("num_tool_outputs_truncated", (-1, *NOT_INTS), "an int of at least 0"),

@@ -361,9 +361,9 @@ def test_lines_of_finished_records_are_used_again(monkeypatch, batching):
     taken = []
     init = Rollout._init_state
 
-    def watch(self, lines, sampling):
+    def watch(self, lines, *given):
         taken.append(lines)
-        return init(self, lines, sampling)
+        return init(self, lines, *given)
 
     monkeypatch.setattr(Rollout, "_init_state", watch)
     with engine(model, rows=1, batching=batching) as rollout:
