@@ -85,6 +85,14 @@ def _history(
     return input_ids[row[:, None], index.clamp(max=input_ids.shape[1] - 1)], length
 
 
+def _add_nothing(out: Tensor, module: nn.Module) -> Tensor:
+    """Give a result a gradient of zeros for every parameter: a rank without work takes part in the step."""
+    for parameter in module.parameters():
+        if parameter.requires_grad:
+            out = out + parameter.flatten()[:0].sum().to(out)
+    return out
+
+
 def score_tokens(
     module: nn.Module,
     input_ids: Tensor,
@@ -100,7 +108,8 @@ def score_tokens(
     """Return the log-probs of the tokens that `loss_mask` marks, `[R, T]` float, in nats; 0 elsewhere.
 
     The same processing as in sampling: penalty over each token's own past, temperature, and the kept support
-    if there is one. At temperature 0 log-probs are those of temperature 1, as they are recorded.
+    if there is one. At temperature 0 log-probs are those of temperature 1, as they are recorded. A batch
+    without a sampled token gives zeros whose gradient is zeros, without a forward.
 
     Args:
       module: a Hugging Face causal language model, in whatever mode it is in.
@@ -117,7 +126,7 @@ def score_tokens(
     out = torch.zeros(input_ids.shape, dtype=torch.float32, device=input_ids.device)
     inputs = {"input_ids": input_ids, "position_ids": position_ids, "attention_mask": attention_mask}
     if len(row) == 0:
-        return out
+        return _add_nothing(out, module)
     if can_chunk(module, input_ids):
         before, head = _decoder(module)(**inputs, use_cache=False).last_hidden_state, _apply_head
     else:

@@ -190,6 +190,20 @@ def test_a_prompt_without_room_takes_no_support_from_the_others():
     assert float((scored - training.old_log_probs)[training.loss_mask].abs().max()) <= 1e-5
 
 
+@pytest.mark.parametrize("ids", [[], [[5, 6, 7]]])
+def test_nothing_to_score_has_a_gradient_of_zeros(ids):
+    """Case grpo-loss-02: without a record, or without a sampled token, backward runs as on any other rank."""
+    model = tiny_model("llama", torch.float32)
+    rolled = {"prompt_length": 3, "loss_mask": (False,) * 3, "log_probs": (0.0,) * 3}
+    batch = fnroll.to_training([fnroll.RolloutRecord(prompt_ids=i, tokens=tuple(i), **rolled) for i in ids])
+    with torch.enable_grad():
+        scored = fnroll.score(model, batch)
+        loss, _ = grpo_policy_loss(scored, batch.old_log_probs, torch.ones(len(ids)), batch.loss_mask)
+        loss.backward()
+    assert loss == 0 and scored.shape == batch.loss_mask.shape and scored.dtype == torch.float32
+    assert all(p.grad is not None and not p.grad.any() for p in model.parameters())
+
+
 def test_no_records():
     batch = fnroll.to_training([])
     assert batch.input_ids.shape == (0, 0) and dataclasses.asdict(batch)["advantages"] is None
