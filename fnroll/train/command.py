@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+import shutil
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
 from fnroll.models.tiny import load_tiny
 from fnroll.shell.batch import RolloutBatch
-from fnroll.shell.record import RolloutRecord
+from fnroll.train.board import Write, check_board, open_board
 from fnroll.train.checkpoint import load
+from fnroll.train.display import say, show_steps
 from fnroll.train.loop import Metrics, TrainConfig, Trainer
 from fnroll.train.report import write_html, write_png
 
+METRICS, BOARD = "metrics.jsonl", "tensorboard"
 _SHOWN = 3
 
 
@@ -32,6 +33,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", help="folder; an earlier run there is replaced, unless --resume (default: out/train-SEED)"
     )
+    parser.add_argument(
+        "--tensorboard", action="store_true", help="write event files into the folder's tensorboard/ too"
+    )
     parser.add_argument("--resume", action="store_true", help="go on with the run in --out, if there is one")
 
 
@@ -44,55 +48,43 @@ def read_metrics(path: Path, last_step: int) -> list[Metrics]:
     return [line for line in lines if line["step"] <= last_step and not ("held_out" in line and line["step"])]
 
 
-def _open_run(trainer: Trainer, out: Path, resume: bool) -> list[Metrics]:
-    """Take up a run, or clear what an earlier one left; return its metrics."""
+def _open_run(trainer: Trainer, out: Path, resume: bool) -> bool:
+    """Take up a run, or clear what an earlier one left; return whether the run is a new one."""
     out.mkdir(parents=True, exist_ok=True)
-    checkpoint, path = out / "checkpoint.pt", out / "metrics.jsonl"
+    checkpoint, path = out / "checkpoint.pt", out / METRICS
+    lines: list[Metrics] = []
     if resume and checkpoint.exists():
         load(trainer, checkpoint)
         lines = read_metrics(path, trainer.step)
     else:
         checkpoint.unlink(missing_ok=True)
-        lines = []
+        shutil.rmtree(out / BOARD, ignore_errors=True)
     path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    return lines
+    return trainer.step == 0
 
 
-def _append(path: Path, line: Metrics) -> None:
-    with path.open("a", encoding="utf-8") as file:
+def _append(out: Path, line: Metrics, board: Write) -> None:
+    with (out / METRICS).open("a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
-
-
-def format_step(metrics: Metrics, steps: int) -> str:
-    """Return the line that is shown for a step."""
-    return (
-        f"step {metrics['step']:>3.0f}/{steps}  reward {metrics['reward']:.3f}  "
-        f"length {metrics['sampled_tokens']:.1f}  tool calls {metrics['tool_calls']:.2f}  "
-        f"KL {metrics.get('kl', 0.0):.4f}  {metrics['tokens_per_s']:,.0f} tokens/s  "
-        f"{metrics['seconds']:.1f} s"
-    )
-
-
-def _choose(batch: RolloutBatch) -> Sequence[RolloutRecord]:
-    """Return a few records, spread over the batch and so over the kinds of task."""
-    return batch.records[:: max(1, len(batch) // _SHOWN)][:_SHOWN]
+    board(line)
 
 
 def _finish(out: Path, before: float, after: float, transcripts: dict[str, RolloutBatch]) -> list[str]:
     """Write the pictures; return the names of what was written."""
-    metrics = read_metrics(out / "metrics.jsonl", 10**9)
+    metrics = read_metrics(out / METRICS, 10**9)
     summary = f"Held-out reward, sampled at temperature 1: {before:.3f} before, {after:.3f} after."
     shown = {
         heading: batch.records[:: max(1, len(batch) // _SHOWN)][:_SHOWN]
         for heading, batch in transcripts.items()
     }
     write_html(out / "curves.html", summary, metrics, shown)
-    written = ["metrics.jsonl", "checkpoint.pt", "curves.html"]
+    written = [METRICS, "checkpoint.pt", "curves.html"]
     return [*written, "curves.png"] if write_png(out / "curves.png", metrics) else written
 
 
 def train(args: argparse.Namespace, console: Console) -> int:
     """Train the embedded model from its `start` checkpoint; return the exit code."""
+    check_board(args.tensorboard)
     config = TrainConfig(
         seed=args.seed,
         steps=args.steps,
@@ -103,20 +95,43 @@ def train(args: argparse.Namespace, console: Console) -> int:
     )
     out = Path(args.out or f"out/train-{args.seed}")
     model, tokenizer = load_tiny("start")
-    say: Any = lambda text: console.print(text, highlight=False, soft_wrap=True)  # noqa: E731
     with Trainer(model, tokenizer, config) as trainer:
         # Of the weights that the run starts from, also if it is taken up in its middle.
-        before, first = trainer.evaluate()
-        lines = _open_run(trainer, out, args.resume)
-        if not lines:
-            _append(out / "metrics.jsonl", {"step": 0, "held_out": before})
-        say(f"held-out reward before: {before:.3f} ({config.eval_tasks} tasks, sampled at temperature 1)")
-        if trainer.step:
-            say(f"going on after step {trainer.step}")
-        trainer.run(out, lambda metrics: say(format_step(metrics, config.steps)))
-        after, last = trainer.evaluate()
-        _append(out / "metrics.jsonl", {"step": trainer.step, "held_out": after})
-        written = _finish(out, before, after, {"Before": first, "After": last})
-    say(f"{out}: {', '.join(written)}")
-    say(f"held-out reward: before {before:.3f} after {after:.3f}")
+        before, first = _evaluate(trainer, console)
+        tasks = f"{config.eval_tasks} tasks, sampled at temperature 1"
+        say(console, f"held-out reward before: {before:.3f} ({tasks})")
+        is_new = _open_run(trainer, out, args.resume)
+        with open_board(out / BOARD if args.tensorboard else None, trainer.step) as board:
+            if is_new:
+                _append(out, {"step": 0, "held_out": before}, board)
+            else:
+                say(console, f"going on after step {trainer.step}")
+            _take_steps(trainer, out, console, board)
+            after, last = _evaluate(trainer, console)
+            _append(out, {"step": trainer.step, "held_out": after}, board)
+    written = _finish(out, before, after, {"Before": first, "After": last})
+    say(console, f"{out}: {', '.join(written + [BOARD] * args.tensorboard)}")
+    say(console, f"held-out reward: before {before:.3f} after {after:.3f}")
     return 0
+
+
+def _take_steps(trainer: Trainer, out: Path, console: Console, board: Write) -> None:
+    with show_steps(console, trainer.config.steps, trainer.step) as show:
+
+        def tell(metrics: Metrics) -> None:
+            show(metrics)
+            board(metrics)
+
+        try:
+            trainer.run(out, tell)
+        except KeyboardInterrupt:
+            say(
+                console,
+                f"stopped after step {trainer.step}; the same command with --resume goes on from there",
+            )
+            raise
+
+
+def _evaluate(trainer: Trainer, console: Console) -> tuple[float, RolloutBatch]:
+    with console.status(f"evaluating on {trainer.config.eval_tasks} held-out tasks"):
+        return trainer.evaluate()

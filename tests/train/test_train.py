@@ -1,11 +1,13 @@
 """The training loop: exact resumption, what it refuses, what it writes, and that it learns."""
 
+import io
 import json
 import re
 from dataclasses import replace
 
 import pytest
 import torch
+from rich.console import Console
 
 from fnroll.cli import _parser, main
 from fnroll.models.tiny import load_tiny
@@ -13,6 +15,7 @@ from fnroll.models.zoo import tiny_model
 from fnroll.train import TrainConfig, Trainer
 from fnroll.train.checkpoint import load, save
 from fnroll.train.command import read_metrics
+from fnroll.train.display import draw_spark, show_steps
 from fnroll.train.report import CURVES, draw_curve, write_html, write_png
 
 SMALL = TrainConfig(steps=3, prompts=4, n=4, eval_tasks=8, rows=16)
@@ -115,8 +118,15 @@ def test_metrics_of_a_crash_are_cut_back(tmp_path):
     assert read_metrics(tmp_path / "none.jsonl", 9) == []
 
 
+FEW = ["--prompts", "2", "--n", "4", "--eval-tasks", "8"]
+
+
+def lines_of(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
 def test_the_command_trains_resumes_and_reports(tmp_path, capsys):
-    options = ["--out", str(tmp_path), "--prompts", "2", "--n", "4", "--eval-tasks", "8"]
+    options = ["--out", str(tmp_path), *FEW]
     assert main(["train", "--steps", "1", *options]) == 0
     first = capsys.readouterr().out.splitlines()
     assert re.fullmatch(r"held-out reward: before 0\.\d{3} after [01]\.\d{3}", first[-1])
@@ -124,13 +134,114 @@ def test_the_command_trains_resumes_and_reports(tmp_path, capsys):
     second = capsys.readouterr().out.splitlines()
     assert "going on after step 1" in second
     assert second[0] == first[0]
-    steps = [json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert steps == [0, 1, 2, 2]
+    assert [line["step"] for line in lines_of(tmp_path)] == [0, 1, 2, 2]
     page = (tmp_path / "curves.html").read_text()
     assert page.count("<figure>") == 6 and page.count("<pre>") == 6
     assert "<tool_call>" not in page and "&lt;tool_call&gt;" in page
     assert not re.search(r"(src|href)=|https?://", page)
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_same_seed_gives_the_same_curve_bit_for_bit(tmp_path):
+    """In one go, again, and stopped in between; another seed gives another."""
+    ways = {
+        "a": [["--steps", "2"]],
+        "again": [["--steps", "2"]],
+        "stopped": [["--steps", "1"], ["--steps", "2", "--resume"]],
+        "other": [["--steps", "2", "--seed", "1"]],
+    }
+    for name, commands in ways.items():
+        for options in commands:
+            torch.manual_seed(len(name))  # no generator of the process has a say
+            assert main(["train", "--out", str(tmp_path / name), *FEW, *options]) == 0
+    a, again, stopped, other = ([without_times(line) for line in lines_of(tmp_path / name)] for name in ways)
+    assert a == again == stopped and a != other
+    weights = [
+        torch.load(tmp_path / name / "checkpoint.pt", weights_only=True)["model"] for name in ("a", "stopped")
+    ]
+    assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
+
+
+def test_metrics_go_to_tensorboard_too(tmp_path, capsys):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    options = ["--out", str(tmp_path), "--tensorboard", *FEW]
+    for more in (["--steps", "1"], ["--steps", "2", "--resume"]):
+        assert main(["train", *more, *options]) == 0
+    assert "tensorboard" in capsys.readouterr().out.splitlines()[-2]
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    for name in ("reward", "kl", "tool_calls", "sampled_tokens", "tokens_per_s", "held_out"):
+        found = [(event.step, event.value) for event in events.Scalars(name)]
+        wanted = [(line["step"], line[name]) for line in lines_of(tmp_path) if name in line]
+        assert wanted and all((step, pytest.approx(value)) in found for step, value in wanted), name
+    assert main(["train", "--steps", "1", "--out", str(tmp_path), *FEW]) == 0
+    assert not (tmp_path / "tensorboard").exists()
+
+
+def test_without_tensorboard_the_option_says_how_to_get_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert main(["train", "--tensorboard", "--out", str(tmp_path / "run")]) == 2
+    assert "needs the package tensorboard, which is not installed: pip install 'fnroll[train]'" in (
+        capsys.readouterr().err
+    )
+    assert not (tmp_path / "run").exists()
+
+
+STEP = {
+    "step": 3, "reward": 0.5, "sampled_tokens": 41.25, "tool_calls": 1.75, "kl": 0.00123, "seconds": 2.5,
+    "tokens_per_s": 4321.0,
+}  # fmt: skip
+
+
+def test_each_step_is_a_line_where_there_is_no_terminal():
+    console = Console(file=io.StringIO(), width=40)
+    with show_steps(console, 30, 0) as show:
+        show(STEP)
+        show({name: value for name, value in STEP.items() if name != "kl"})
+    first, second = console.file.getvalue().splitlines()
+    assert first == (
+        "step   3/30  reward 0.500  length 41.2  tool calls 1.75  KL 0.0012  4,321 tokens/s  2.5 s"
+    )
+    assert "KL 0.0000" in second
+
+
+def test_a_terminal_has_a_live_display():
+    console = Console(file=io.StringIO(), width=100, force_terminal=True, color_system=None)
+    with show_steps(console, 30, 2) as show:
+        for reward in (0.0, 0.5, 1.0):
+            show({**STEP, "reward": reward})
+    shown = console.file.getvalue()
+    assert "\x1b[1A" in shown, "nothing was redrawn"
+    for text in (
+        "3/30",
+        "reward 1.000",
+        "length 41.2",
+        "tool calls 1.75",
+        "KL 0.0012",
+        "4,321 tokens/s",
+        "▁▅█",
+    ):
+        assert text in shown
+
+
+def test_a_spark_keeps_the_latest():
+    assert draw_spark([0.0] * 100 + [1.0, 7.0, -1.0]) == "▁" * 57 + "██▁"
+    assert draw_spark([]) == ""
+
+
+def test_ctrl_c_says_how_to_go_on(tmp_path, monkeypatch, capsys):
+    steps = []
+
+    def interrupt(trainer, train_step=Trainer.train_step):
+        if steps:
+            raise KeyboardInterrupt
+        steps.append(1)
+        return train_step(trainer)
+
+    monkeypatch.setattr(Trainer, "train_step", interrupt)
+    assert main(["train", "--steps", "3", "--out", str(tmp_path), *FEW]) == 130
+    assert "stopped after step 1; the same command with --resume goes on" in capsys.readouterr().out
+    assert (tmp_path / "checkpoint.pt").exists()
 
 
 def test_the_demo_is_a_training_run_that_needs_no_other_model(tmp_path, monkeypatch, capsys):
