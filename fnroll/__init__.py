@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from fnroll.shell.record import Reason, RolloutRecord, Status
     from fnroll.shell.rollout import Rollout, RolloutInterrupted
     from fnroll.shell.training import TrainingBatch, score, to_training
+    from fnroll.shell.warmup import WarmUp, WarmUpError
 
 __version__ = "0.1.0"
 
@@ -34,6 +35,8 @@ __all__ = [
     "ToolError",
     "ToolSet",
     "TrainingBatch",
+    "WarmUp",
+    "WarmUpError",
     "__version__",
     "generate",
     "group_advantages",
@@ -61,6 +64,8 @@ _MODULES = {
     "ToolError": "fnroll.dialogue.tool",
     "ToolSet": "fnroll.dialogue.tool",
     "TrainingBatch": "fnroll.shell.training",
+    "WarmUp": "fnroll.shell.warmup",
+    "WarmUpError": "fnroll.shell.warmup",
     "generate": "fnroll.shell.generate",
     "group_advantages": "fnroll.grpo",
     "grpo_policy_loss": "fnroll.grpo",

@@ -15,10 +15,12 @@ from fnroll.core.types import RolloutState
 from fnroll.models.base import Model
 from fnroll.shell.buckets import CPU_COST, CUDA_COST, Buckets, DecodeShape, PrefillShape
 
+Shape = DecodeShape | PrefillShape
 _DONATED = ("records", "rows", "queue", "cache")
 # In eager mode shapes cost nothing: windows end at the next multiple of this, and prefills are exact.
 _EAGER_WINDOW = 64
 _EAGER_WIDTH = 512
+_MIN_LINES = 256
 
 
 class LoweredSteps:
@@ -36,13 +38,28 @@ class LoweredSteps:
         self.admit: Step = donate(partial(steps.admit, static=static), _DONATED)
         self.append_tool: Step = donate(partial(steps.append_tool, front=front), _DONATED)
         self.finish: Step = donate(steps.finish, _DONATED)
-        self._prefill: Step = donate(partial(steps.prefill, model=model.fn), _DONATED)
+        self._eager_prefill: Step = donate(partial(steps.prefill, model=model.fn), _DONATED)
         self._lowered: dict[Hashable, Step] = {}
 
     @property
     def is_eager(self) -> bool:
         """Whether steps run as they are, in any shape."""
         return self.backend == "eager"
+
+    def num_lines(self, flights: int) -> int:
+        """Return N for a number of records; compiled steps always take the most, lest each N be a graph."""
+        most = max(_MIN_LINES, 8 * self.buckets.num_rows)
+        return min(flights, most) if self.is_eager else most
+
+    def shapes(self) -> list[Shape]:
+        """Return every shape that a compiled step of this configuration can have."""
+        return [] if self.is_eager else [*self.buckets.decodes(), *self.buckets.prefills()]
+
+    def try_shape(self, state: RolloutState, shape: Shape) -> RolloutState:
+        """Run a step of that shape over free rows, which changes nothing; this compiles it."""
+        if isinstance(shape, DecodeShape):
+            return self._decode(shape, state)[0]
+        return self._prefill(shape, state, *self._fill_up([], shape.rows, 0))
 
     @property
     def num_graphs(self) -> int:
@@ -68,13 +85,13 @@ class LoweredSteps:
             shape = PrefillShape(len(rows), width, self._eager_window(length))
             every = sorted(rows) == list(range(state.num_rows))
             index = None if every else torch.tensor(rows, device=self.model.device)
-            state = self._prefill(self.model.params, state, index, width=width, window=shape.window)
+            state = self._eager_prefill(self.model.params, state, index, width=width, window=shape.window)
             return state, [shape]
         shapes = []
         for part, height in self.buckets.split(rows, width):
             shape = PrefillShape(height, width, self.buckets.prefill_window(max(length, width)))
             filled = self._fill_up(part, height, width)
-            state = self._lower_prefill(shape)(self.model.params, state, *filled)
+            state = self._prefill(shape, state, *filled)
             shapes.append(shape)
         return state, shapes
 
@@ -89,31 +106,39 @@ class LoweredSteps:
         index = torch.tensor([*rows, *spare], device=self.model.device)
         return index, torch.tensor(counts, device=self.model.device)
 
-    def _lower_prefill(self, shape: PrefillShape) -> Step:
-        if shape not in self._lowered:
-            step = partial(steps.prefill, model=self.model.fn, width=shape.width, window=shape.window)
-            self._lowered[shape] = self._lower(step)
-        return self._lowered[shape]
+    def _prefill(
+        self, shape: PrefillShape, state: RolloutState, rows: Tensor | None, count: Tensor
+    ) -> RolloutState:
+        step = partial(steps.prefill, model=self.model.fn, width=shape.width, window=shape.window)
+        run = self._lower((shape, _support_size(state)), step)
+        new: RolloutState = run(self.model.params, state, rows, count)
+        return new
 
     def decode(self, state: RolloutState, length: int) -> tuple[RolloutState, Tensor]:
         """Run a decode step over records of at most `length` tokens."""
         window = self._eager_window(length) if self.is_eager else self.buckets.window(length)
-        sampling, support = state.sampling, state.records.support
-        # What the graph depends on; one compiled callable for all would run into its recompile limit.
-        key = (
-            DecodeShape(window),
-            sampling.max_top_k,
-            sampling.use_top_p,
-            sampling.use_penalty,
-            sampling.use_noise,
-            None if support is None else support.shape[-1],
+        return self._decode(DecodeShape(window), state)
+
+    def _decode(self, shape: DecodeShape, state: RolloutState) -> tuple[RolloutState, Tensor]:
+        step = partial(
+            steps.decode_step, model=self.model.fn, window=shape.window, multi_turn=self.multi_turn
         )
-        if key not in self._lowered:
-            step = partial(steps.decode_step, model=self.model.fn, window=window, multi_turn=self.multi_turn)
-            self._lowered[key] = self._lower(step)
-        result: Any = self._lowered[key](self.model.params, state)
+        way = state.sampling
+        key = (shape, _support_size(state), way.max_top_k, way.use_top_p, way.use_penalty, way.use_noise)
+        result: Any = self._lower(key, step)(self.model.params, state)
         return result[0], result[1]
 
-    def _lower(self, step: Step) -> Step:
-        donated = donate(step, _DONATED)
-        return donated if self.is_eager else compiled(donated)
+    def _lower(self, key: Hashable, step: Step) -> Step:
+        """Return the step of a key, which is all that its graph depends on.
+
+        One compiled callable for all shapes would run into its recompile limit.
+        """
+        if key not in self._lowered:
+            donated = donate(step, _DONATED)
+            self._lowered[key] = donated if self.is_eager else compiled(donated)
+        return self._lowered[key]
+
+
+def _support_size(state: RolloutState) -> int:
+    support = state.records.support
+    return 0 if support is None else support.shape[-1]

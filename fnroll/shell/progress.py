@@ -1,4 +1,4 @@
-"""A progress bar for long rollouts: records done, tokens, tokens per second."""
+"""Progress bars: of long rollouts (records done, tokens, tokens per second) and of work in steps."""
 
 from __future__ import annotations
 
@@ -47,3 +47,29 @@ def show_progress(total: int, show: bool | None) -> Iterator[Report]:
             bar.update(task, completed=records, tokens=tokens, rate=tokens / seconds, visible=visible)
 
         yield report
+
+
+class StepReport(Protocol):
+    """What work in steps tells before each of them."""
+
+    def __call__(self, done: int, name: str) -> None:
+        """Show how many steps are done and which one begins."""
+
+
+@contextmanager
+def show_steps(label: str, total: int, show: bool | None) -> Iterator[StepReport]:
+    """Yield a report function that moves a bar on standard error, or one that does nothing."""
+    if not total or not (sys.stderr.isatty() if show is None else show):
+        yield lambda done, name: None
+        return
+    columns = (
+        TextColumn(label),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[name]}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=show is None) as bar:
+        task = bar.add_task(label, total=total, name="")
+        yield lambda done, name: bar.update(task, completed=done, name=name)
+        bar.update(task, completed=total, name="")

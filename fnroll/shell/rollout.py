@@ -40,9 +40,9 @@ from fnroll.shell.result import Runner
 from fnroll.shell.resume import check_run, check_single_turn, describe_run
 from fnroll.shell.runner import ToolRunner
 from fnroll.shell.sampler import sampling_params
+from fnroll.shell.warmup import WarmUp, warm_up
 
 OnRecord = Callable[[int, RolloutRecord], None]
-_MIN_LINES = 256
 _DEFAULT_PARSER = "hermes"
 
 
@@ -168,6 +168,30 @@ class Rollout:
             multi_turn=self.multi_turn,
             front=self.config.returning == "front",
         )
+
+    def warm_up(self, sampling: SamplingConfig | None = None) -> WarmUp:
+        """Compile every step that rollouts of this configuration can need; in eager mode, none.
+
+        Afterwards no rollout compiles anything, whatever its schedule, under sampling configurations that
+        leave out the same steps (noise, top-k up to the next power of two, top-p, penalty, support) as
+        `sampling`.
+
+        Args:
+          sampling: how tokens will be drawn; the default samples from the model's own distribution.
+
+        Returns:
+          How many graphs were compiled, and in how many seconds.
+
+        Raises:
+          WarmUpError: if the memory is too small, naming the graph and what to lower.
+        """
+        sampling = SamplingConfig() if sampling is None else sampling
+        self.model.refresh()
+        support = sampling.support_size if sampling.is_truncating else 0
+        state = self._init_state(self._steps.num_lines(0), sampling, support)
+        state, done = warm_up(self._steps, state, progress=self.config.progress)
+        self._buffers = (state.cache.keys, state.cache.values)
+        return done
 
     def _init_state(self, num_records: int, sampling: SamplingConfig, support_size: int) -> RolloutState:
         if self._buffers is None:
@@ -297,10 +321,8 @@ class Rollout:
         budget: Budget,
         identity: tuple[int, int],
     ) -> Driver:
-        lines = max(_MIN_LINES, 8 * self.config.rows)
-        if self.config.backend == "eager":  # else a request of another size would be another graph
-            lines = min(len(flights), lines)
         keep_support = sampling.is_truncating or any(f.record.support is not None for f, _ in flights)
+        lines = self._steps.num_lines(len(flights))
         return Driver(
             self._init_state(lines, sampling, sampling.support_size if keep_support else 0),
             self._steps,

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-import fnroll.shell.rollout as rollout_module
+import fnroll.shell.lowered as lowered_module
 from fnroll import (
     Rollout,
     RolloutBatch,
@@ -357,7 +357,7 @@ def test_lines_of_finished_records_are_used_again(monkeypatch, batching):
     prompts = [[5 + i % 9] * (1 + i % 4) for i in range(20)]
     with engine(model, rows=7) as rollout:
         plain = rollout.generate(request(prompts, n=2), seed=1)
-    monkeypatch.setattr(rollout_module, "_MIN_LINES", 1)
+    monkeypatch.setattr(lowered_module, "_MIN_LINES", 1)
     taken = []
     init = Rollout._init_state
 
