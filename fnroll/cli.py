@@ -24,7 +24,9 @@ from fnroll.shell.prompt import read_prompts
 from fnroll.shell.record import RolloutRecord
 from fnroll.shell.replay import ReplayError
 from fnroll.shell.report import print_batch, print_profile
+from fnroll.shell.resume import describe_run
 from fnroll.shell.rollout import Rollout, RolloutInterrupted
+from fnroll.shell.saver import read_request
 from fnroll.train import command as training
 
 _DATA = Path(__file__).parent / "data"
@@ -86,6 +88,12 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     tools.add_argument("--replay", help="answer tool calls from this log and call no tool")
     run = parser.add_argument_group("run")
     run.add_argument("--out", help="write the records here, as JSON Lines")
+    run.add_argument("--save", help="keep a file of all records as they last stood, ended or not")
+    run.add_argument("--save-every", type=int, default=100, help="decode steps (default: %(default)s)")
+    run.add_argument("--resume", action="store_true", help="go on with the file of --save, if there is one")
+    run.add_argument(
+        "--changed", default="", help="what may differ from the saved run: seed, temperature, ..."
+    )
     run.add_argument("--max-length", type=int, default=1024, help="tokens of a record (default: %(default)s)")
     run.add_argument("--rows", type=int, default=16, help="records at the same time (default: %(default)s)")
     run.add_argument("--batching", default="continuous", choices=("continuous", "static"))
@@ -167,11 +175,18 @@ def _roll_out(args: argparse.Namespace, prompts: list[RolloutRecord], console: C
         tool_call_parser=args.tool_call_parser,
         log=args.log,
         replay=args.replay,
+        save=args.save,
+        save_every=args.save_every,
     )
+    if args.resume and not args.save:
+        raise ValueError("--resume needs --save: the file to go on with")
     tools = _get_tools(args.tools, args.prompts)
     request = RolloutRequest(prompts, args.n)
     model, tokenizer = load_model(args.model, args.dtype)
     with Rollout(model, tokenizer, config, tools) as rollout:
+        request = _go_on(
+            args, request, describe_run(args.seed, 0, sampling, config, rollout.model.name), console
+        )
         file = RecordFile(args.out)
         code = 0
         try:
@@ -186,6 +201,19 @@ def _roll_out(args: argparse.Namespace, prompts: list[RolloutRecord], console: C
         if args.out and len(rollout.finished):
             console.print(f"{len(rollout.finished)} records written to {args.out}")
     return code
+
+
+def _go_on(
+    args: argparse.Namespace, request: RolloutRequest, run: dict[str, Any], console: Console
+) -> RolloutRequest:
+    """Return the request that goes on with the save, where that is asked for."""
+    changed = tuple(name.strip() for name in args.changed.split(",") if name.strip())
+    if not args.resume:
+        return request
+    resumed = read_request(args.save, request, run, changed)
+    if not resumed.resume:
+        console.print(f"there is no {args.save} yet: from the start", style="dim")
+    return resumed
 
 
 def _run(args: argparse.Namespace, console: Console) -> int:

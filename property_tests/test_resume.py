@@ -4,11 +4,16 @@ import functools
 import tempfile
 from pathlib import Path
 
-from hypothesis import event, given, settings
+import pytest
+import torch
+from hypothesis import Phase, event, given, settings
 from hypothesis import strategies as st
 
 import fnroll
+from fnroll.core import steps
+from fnroll.core.tree import replace
 from fnroll.models import toy_model
+from fnroll.shell import driver, flights
 from fnroll.shell.batch import RolloutBatch, RolloutRequest
 from fnroll.shell.rewind import find_turns
 from property_tests.test_turns import MAX_TURNS, PER_TURN, cases, model, schedules, tokenizer, tools
@@ -157,3 +162,87 @@ def test_a_fork_is_the_other_sample_from_there_on(case, one, other, steps):
             record = ends[0][source.prompt_id, sample]
             assert record.tokens[: len(source.tokens)] == source.tokens
             assert record.log_probs[: len(source.tokens)] == source.log_probs
+
+
+def noise_from_position_0_again(monkeypatch):
+    """The second part of a record draws what its first one drew."""
+    begun, resume, draw = {}, flights.resume_flight, steps.draw
+
+    def remember(*args):
+        flight = resume(*args)
+        begun[tuple(flight.key.tolist())] = flight.length - len(flight.prompt_ids)
+        return flight
+
+    def restart(scores, params, key, position):
+        back = torch.tensor([begun.get(tuple(words), 0) for words in key.tolist()])
+        return draw(scores, params, key, position - back)
+
+    monkeypatch.setattr(flights, "resume_flight", remember)
+    monkeypatch.setattr(steps, "draw", restart)
+
+
+def turn_count_lost(monkeypatch, resume=flights.resume_flight):
+    def forget(*args):
+        flight = resume(*args)
+        flight.num_turns = 0
+        return flight
+
+    monkeypatch.setattr(flights, "resume_flight", forget)
+
+
+def first_log_probs_dropped(monkeypatch, begin=driver.begin):
+    def drop(*args):
+        begun = begin(*args)
+        return replace(begun, log_probs=begun.log_probs * 0.0)
+
+    monkeypatch.setattr(driver, "begin", drop)
+
+
+def cut_outputs_counted_anew(monkeypatch, resume=flights.resume_flight):
+    def forget(*args):
+        flight = resume(*args)
+        flight.num_cut = 0
+        return flight
+
+    monkeypatch.setattr(flights, "resume_flight", forget)
+
+
+def limit_counted_from_the_cut(monkeypatch, resume=flights.resume_flight):
+    def forget(*args):
+        flight = resume(*args)
+        flight.limit = min(flight.length + PER_TURN, flight.limit + PER_TURN)
+        return flight
+
+    monkeypatch.setattr(flights, "resume_flight", forget)
+
+
+def ended_turn_not_read_again(monkeypatch, resume=flights.resume_flight):
+    def forget(*args):
+        flight = resume(*args)
+        flight.is_waiting, flight.num_turns = False, flight.num_turns + flight.is_waiting
+        return flight
+
+    monkeypatch.setattr(flights, "resume_flight", forget)
+
+
+MUTANTS = [
+    noise_from_position_0_again,
+    turn_count_lost,
+    first_log_probs_dropped,
+    cut_outputs_counted_anew,
+    limit_counted_from_the_cut,
+    ended_turn_not_read_again,
+]
+
+
+@pytest.mark.parametrize("plant", MUTANTS)
+def test_a_planted_mistake_is_caught(plant, monkeypatch):
+    plant(monkeypatch)
+
+    @settings(max_examples=40, phases=[Phase.generate], report_multiple_bugs=False)
+    @given(cases(), schedules(), parts())
+    def check(case, schedule, drawn):
+        cuts_change_nothing(case, schedule, drawn)
+
+    with pytest.raises((AssertionError, ValueError, RuntimeError)):
+        check()

@@ -7,12 +7,12 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from fnroll.shell.checks import check_bool, check_int, fail
 from fnroll.shell.lines import parse_json, read_lines
 from fnroll.shell.record import RolloutRecord, Status
+from fnroll.shell.save import read_header, write_file
 from fnroll.shell.training import TrainingBatch, to_training
 
 
@@ -131,26 +131,20 @@ class RolloutBatch:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the records as JSON Lines; the file is whole or it is the one that was there before."""
-        target = Path(path)
-        partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
-        try:
-            with partial.open("w", encoding="utf-8") as file:
-                file.writelines(dump_record(record) for record in self.records)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(target)
-        finally:
-            partial.unlink(missing_ok=True)
+        write_file(path, (dump_record(record).encode() for record in self.records))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> RolloutBatch:
-        """Read what `save` wrote.
+        """Read what `save` wrote, or the save of a rollout (`RolloutConfig.save`).
 
         Raises:
-          ValueError: naming the line that is damaged and what is wrong with it.
+          ValueError: naming the line that is damaged and what is wrong with it; or the file, if it is a save
+            that is damaged, half written or of another version.
         """
-        records = []
+        records, has_header = [], read_header(path) is not None
         for number, line in read_lines(path):
+            if has_header and number == 1:
+                continue
             try:
                 values = parse_json(line)
                 if not isinstance(values, dict):

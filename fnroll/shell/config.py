@@ -106,6 +106,12 @@ class RolloutConfig:
     replay: str | None = None
     """Path of an effect log to answer all tool calls from; no tool is called then."""
 
+    save: str | None = None
+    """Path of a file that always holds all records as they last stood, to go on from after a crash; `{step}`
+    is the step."""
+    save_every: int = 100
+    """Decode steps between two saves."""
+
     def __post_init__(self) -> None:
         check = functools.partial(check_int, type(self).__name__)
         name = type(self).__name__
@@ -127,6 +133,7 @@ class RolloutConfig:
         check_bool(name, "return_log_probs", self.return_log_probs)
         check_bool(name, "progress", self.progress, optional=True)
         check_bool(name, "allow_control_tokens", self.allow_control_tokens)
-        for path in ("log", "replay"):
+        check("save_every", self.save_every, least=1)
+        for path in ("log", "replay", "save"):
             if not isinstance(getattr(self, path), str | None) or getattr(self, path) == "":
                 fail(name, path, getattr(self, path), "a path, or None")

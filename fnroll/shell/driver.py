@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -138,9 +138,12 @@ class Driver:
         self.on_poll: Callable[[], None] = lambda: None
         """Called after each read of the device."""
 
-    def run(self, flights: Iterator[Flight], max_steps: int | None = None) -> Iterator[Ended]:
-        """Roll out all flights, for at most `max_steps` decode steps; yield each record when it has ended."""
-        self._todo = deque(flights)
+    def add(self, flights: Iterable[Flight]) -> None:
+        """Take records to roll out, behind those that are there."""
+        self._todo.extend(flights)
+
+    def run(self, max_steps: int | None = None) -> Iterator[Ended]:
+        """Roll out all records, for at most `max_steps` decode steps; yield each when it has ended."""
         end = None if max_steps is None else self.profile.steps + max_steps
         while self._lines or self._todo:
             self._abort()

@@ -22,10 +22,12 @@ _DECIDING = ("max_length", "max_turns", "max_calls_per_turn", "allow_control_tok
 _FIXED = "support_size"
 
 
-def describe_run(seed: int, step: int, sampling: SamplingConfig, config: RolloutConfig) -> dict[str, Any]:
+def describe_run(
+    seed: int, step: int, sampling: SamplingConfig, config: RolloutConfig, model: str
+) -> dict[str, Any]:
     """Return by name what decides the tokens of a record, beside weights, prompt, sample and tool outputs."""
     limits = {name: getattr(config, name) for name in _DECIDING}
-    return {"seed": seed, "step": step, **dataclasses.asdict(sampling), **limits}
+    return {"model": model, "seed": seed, "step": step, **dataclasses.asdict(sampling), **limits}
 
 
 def check_run(label: str, begun: Mapping[str, Any], run: Mapping[str, Any], changed: Collection[str]) -> None:

@@ -8,8 +8,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import torch
@@ -24,6 +23,7 @@ from fnroll.models.base import Model
 from fnroll.models.causal_lm import causal_lm
 from fnroll.shell.batch import RolloutBatch, RolloutRequest
 from fnroll.shell.budget import Budget
+from fnroll.shell.call import Call, OnRecord
 from fnroll.shell.checks import check_int
 from fnroll.shell.config import RolloutConfig, SamplingConfig
 from fnroll.shell.conversation import Conversations
@@ -32,7 +32,7 @@ from fnroll.shell.flights import end_without_room, is_open, make_flights, to_rec
 from fnroll.shell.log import EffectLog, read_log
 from fnroll.shell.lowered import LoweredSteps
 from fnroll.shell.profile import Profile
-from fnroll.shell.progress import show_progress
+from fnroll.shell.progress import Report, show_progress
 from fnroll.shell.prompt import Prompts
 from fnroll.shell.record import RolloutRecord
 from fnroll.shell.replay import ReplayRunner
@@ -40,9 +40,9 @@ from fnroll.shell.result import Runner
 from fnroll.shell.resume import check_run, check_single_turn, describe_run
 from fnroll.shell.runner import ToolRunner
 from fnroll.shell.sampler import sampling_params
+from fnroll.shell.saver import Saver, check_overwrite
 from fnroll.shell.warmup import WarmUp, warm_up
 
-OnRecord = Callable[[int, RolloutRecord], None]
 _DEFAULT_PARSER = "hermes"
 
 
@@ -52,26 +52,6 @@ class RolloutInterrupted(KeyboardInterrupt):
     def __init__(self, batch: RolloutBatch, total: int) -> None:
         super().__init__(f"rollout interrupted: {len(batch)} of {total} records had ended, see .batch")
         self.batch = batch
-
-
-@dataclass
-class _Call:
-    """What one `generate` call was given, and what has come of it."""
-
-    records: Sequence[RolloutRecord]
-    sampling: SamplingConfig
-    identity: tuple[int, int]
-    """Seed and step."""
-    changed: tuple[str, ...]
-    max_steps: int | None
-    on_record: OnRecord | None
-    done: dict[int, RolloutRecord] = field(default_factory=dict)
-    cut: dict[int, RolloutRecord] = field(default_factory=dict)
-
-    def batch(self, *parts: dict[int, RolloutRecord]) -> RolloutBatch:
-        """Return some of the records, in the order of the request."""
-        found = {index: record for part in parts for index, record in part.items()}
-        return RolloutBatch(tuple(found[index] for index in sorted(found)))
 
 
 class Rollout:
@@ -242,8 +222,7 @@ class Rollout:
         check_int("generate", "step", step, least=0, below=2**32)
         sampling = SamplingConfig() if sampling is None else sampling
         check_int("generate", "max_steps", max_steps, least=1, optional=True)
-        records = request.expand()
-        call = _Call(records, sampling, (seed, step), request.changed, max_steps, on_record)
+        call = Call(request.expand(), sampling, (seed, step), request.changed, max_steps, on_record)
         self.profile, self.finished = Profile(), RolloutBatch(())
         self._aborts.clear()
         start = time.perf_counter()
@@ -251,52 +230,77 @@ class Rollout:
             with torch.no_grad(), ExitStack() as stack:
                 self._run(stack, call)
         except KeyboardInterrupt as interrupt:
-            raise RolloutInterrupted(call.batch(call.done), len(records)) from interrupt
+            raise RolloutInterrupted(call.ended(), len(call.records)) from interrupt
         finally:
             self.profile.wall_s = time.perf_counter() - start
-            self.finished = call.batch(call.done)
-        return call.batch(call.cut, call.done)
+            self.finished = call.ended()
+        return call.batch()
 
-    def _run(self, stack: ExitStack, call: _Call) -> None:
+    def _run(self, stack: ExitStack, call: Call) -> None:
         """Roll out what has to be, into `call.done`; what has ended is in there also if this raises."""
         self.model.refresh()
         budget = Budget(self.config, call.sampling)
-        run = describe_run(*call.identity, call.sampling, self.config)
+        run = describe_run(*call.identity, call.sampling, self.config, self.model.name)
         for record in call.records:
             if record.is_unfinished:
                 check_run(record.label, record.run or {}, run, call.changed)
         with self.profile.stage("render"):
             flights = make_flights(call.records, self._prompts, budget, *call.identity, self.stop_ids)
+        saver = self._open_saver(call, run)
         report = stack.enter_context(show_progress(len(call.records), self.config.progress))
-
-        def keep(index: int, record: RolloutRecord) -> None:
-            call.done[index] = record
-            if call.on_record is not None:
-                with self.profile.stage("record"):
-                    call.on_record(index, record)
-
         for index, record in enumerate(call.records):
             if not is_open(record):
-                keep(index, record)
+                self._keep(call, index, record)
         for flight, _ in flights:
             if (ended := end_without_room(flight)) is not None:
-                keep(flight.index, self._to_record(ended))
+                self._keep(call, flight.index, self._to_record(ended))
         flying = [(flight, segment) for flight, segment in flights if flight.index not in call.done]
         if not flying:
+            saver.save(call.done, dict, steps=0)
             return
         driver = self._open_driver(stack, flying, call.sampling, budget, call.identity)
-        driver.on_poll = lambda: report(len(call.done), self.profile.tokens)
+        driver.add(flight for flight, _ in flying)
         driver.aborts = self._aborts
+        self._fly(call, driver, saver, report, run)
+
+    def _fly(self, call: Call, driver: Driver, saver: Saver, report: Report, run: Mapping[str, Any]) -> None:
+        def stand() -> dict[int, RolloutRecord]:
+            items = [*driver.unfinished(), *driver.ended]
+            return {item.flight.index: self._to_record(item, run) for item in items}
+
+        def on_poll() -> None:
+            report(len(call.done), self.profile.tokens)
+            if saver.is_due(self.profile.steps):
+                with self.profile.stage("save"):
+                    saver.save(call.done, stand, self.profile.steps)
+
+        driver.on_poll = on_poll
+        saver.save(call.done, stand, steps=0)
         try:
-            for ended in driver.run((flight for flight, _ in flying), call.max_steps):
-                keep(ended.flight.index, self._to_record(ended))
+            for ended in driver.run(call.max_steps):
+                self._keep(call, ended.flight.index, self._to_record(ended))
+            saver.save(call.done, stand, self.profile.steps)
         except BaseException:
             for ended in driver.salvage():
                 call.done[ended.flight.index] = self._to_record(ended)
+            with suppress(OSError):  # what stopped the rollout is what the caller has to hear of
+                saver.save(call.done, None, self.profile.steps)
             raise
-        for ended in driver.unfinished():
-            call.cut[ended.flight.index] = self._to_record(ended, run)
+        call.cut = stand()
         self._buffers = (driver.state.cache.keys, driver.state.cache.values)
+
+    def _keep(self, call: Call, index: int, record: RolloutRecord) -> None:
+        call.done[index] = record
+        if call.on_record is not None:
+            with self.profile.stage("record"):
+                call.on_record(index, record)
+
+    def _open_saver(self, call: Call, run: Mapping[str, Any]) -> Saver:
+        path = self.config.save
+        if path is not None:
+            path = path.replace("{step}", str(call.identity[1]))
+            check_overwrite(path, call.records)
+        return Saver(path, self.config.save_every, run)
 
     def abort(self, which: Callable[[RolloutRecord], bool] | None = None) -> None:
         """End records of the running `generate` call as they stand, `TRUNCATED` with reason `aborted`.
