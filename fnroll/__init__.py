@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from fnroll.dialogue.tool import Tool, ToolError, ToolSet
     from fnroll.grpo import group_advantages, grpo_policy_loss, old_log_probs_from_rollout
     from fnroll.shell.batch import RolloutBatch, RolloutRequest
+    from fnroll.shell.checkpoint import load, save
     from fnroll.shell.config import RolloutConfig, SamplingConfig
     from fnroll.shell.generate import generate
     from fnroll.shell.profile import Profile
@@ -41,8 +42,10 @@ __all__ = [
     "generate",
     "group_advantages",
     "grpo_policy_loss",
+    "load",
     "old_log_probs_from_rollout",
     "read_prompts",
+    "save",
     "score",
     "to_training",
 ]
@@ -69,8 +72,10 @@ _MODULES = {
     "generate": "fnroll.shell.generate",
     "group_advantages": "fnroll.grpo",
     "grpo_policy_loss": "fnroll.grpo",
+    "load": "fnroll.shell.checkpoint",
     "old_log_probs_from_rollout": "fnroll.grpo",
     "read_prompts": "fnroll.shell.prompt",
+    "save": "fnroll.shell.checkpoint",
     "score": "fnroll.shell.training",
     "to_training": "fnroll.shell.training",
 }
