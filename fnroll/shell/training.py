@@ -5,13 +5,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 
 from fnroll.grpo import Segments, group_advantages, old_log_probs_from_rollout
 from fnroll.models.scoring import score_tokens
+from fnroll.shell.checks import is_finite
 from fnroll.shell.config import SamplingConfig
 from fnroll.shell.record import RolloutRecord
 
@@ -41,6 +42,26 @@ class TrainingBatch:
     """`[R, T, K]` int32: what each token was drawn from, if the records carry it."""
     segments: Segments | None = None
     """Which record each token of a packed batch belongs to."""
+
+    def __post_init__(self) -> None:
+        """Raises a `ValueError` that names two fields and their shapes, if they do not fit together."""
+        shape = self.input_ids.shape
+        for name in ("attention_mask", "position_ids", "loss_mask", "old_log_probs", "support"):
+            tensor = getattr(self, name)
+            if tensor is not None and tensor.shape[:2] != shape:
+                _refuse(name, tensor, "input_ids", self.input_ids, "entries are of the same tokens")
+        if self.advantages is not None and self.advantages.shape != self.group.shape:
+            _refuse("advantages", self.advantages, "group", self.group, "both have an entry a record")
+        if self.segments is None and len(self.group) != len(self.input_ids):
+            _refuse(
+                "group", self.group, "input_ids", self.input_ids, "a row is a record unless segments say so"
+            )
+
+
+def _refuse(name: str, tensor: Tensor, other: str, reference: Tensor, reason: str) -> NoReturn:
+    raise ValueError(
+        f"TrainingBatch.{name} has shape {list(tensor.shape)} and {other} {list(reference.shape)}; {reason}"
+    )
 
 
 def to_training(
@@ -90,7 +111,15 @@ def _advantages(
 ) -> Tensor | None:
     if all(record.reward is None for record in records):
         return None
-    return group_advantages([record.reward for record in records], group, **options)
+    for record in records:
+        if not isinstance(record.reward, bool | None) and not is_finite(record.reward):
+            raise ValueError(
+                f"{record.label}: reward is {record.reward!r}; it must be a finite number, or None for a "
+                f"record that could not be scored"
+            )
+    # By the records' own numbers, which a caller knows when a message names one.
+    own = [record.group for record in records]
+    return group_advantages([record.reward for record in records], group if None in own else own, **options)
 
 
 def _support(records: Sequence[RolloutRecord], width: int) -> Tensor | None:

@@ -12,12 +12,12 @@ from rich.console import Console
 from fnroll.models.tiny import load_tiny
 from fnroll.shell.batch import RolloutBatch
 from fnroll.train.board import Write, check_board, open_board
-from fnroll.train.checkpoint import load
+from fnroll.train.checkpoint import check, load
 from fnroll.train.display import say, show_steps
 from fnroll.train.loop import Metrics, TrainConfig, Trainer
 from fnroll.train.report import write_html, write_png
 
-METRICS, BOARD = "metrics.jsonl", "tensorboard"
+METRICS, CHECKPOINT, BOARD = "metrics.jsonl", "checkpoint.pt", "tensorboard"
 _SHOWN = 3
 
 
@@ -51,7 +51,7 @@ def read_metrics(path: Path, last_step: int) -> list[Metrics]:
 def _open_run(trainer: Trainer, out: Path, resume: bool) -> bool:
     """Take up a run, or clear what an earlier one left; return whether the run is a new one."""
     out.mkdir(parents=True, exist_ok=True)
-    checkpoint, path = out / "checkpoint.pt", out / METRICS
+    checkpoint, path = out / CHECKPOINT, out / METRICS
     lines: list[Metrics] = []
     if resume and checkpoint.exists():
         load(trainer, checkpoint)
@@ -78,7 +78,7 @@ def _finish(out: Path, before: float, after: float, transcripts: dict[str, Rollo
         for heading, batch in transcripts.items()
     }
     write_html(out / "curves.html", summary, metrics, shown)
-    written = [METRICS, "checkpoint.pt", "curves.html"]
+    written = [METRICS, CHECKPOINT, "curves.html"]
     return [*written, "curves.png"] if write_png(out / "curves.png", metrics) else written
 
 
@@ -96,6 +96,8 @@ def train(args: argparse.Namespace, console: Console) -> int:
     out = Path(args.out or f"out/train-{args.seed}")
     model, tokenizer = load_tiny("start")
     with Trainer(model, tokenizer, config) as trainer:
+        if args.resume and (out / CHECKPOINT).exists():
+            check(trainer, out / CHECKPOINT)  # before anything is run
         # Of the weights that the run starts from, also if it is taken up in its middle.
         before, first = _evaluate(trainer, console)
         tasks = f"{config.eval_tasks} tasks, sampled at temperature 1"

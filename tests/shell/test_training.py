@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 
 import pytest
 import torch
@@ -188,6 +189,48 @@ def test_a_prompt_without_room_takes_no_support_from_the_others():
     training = batch.to_training()
     scored = fnroll.score(model, training, fnroll.SamplingConfig(**CUT))
     assert float((scored - training.old_log_probs)[training.loss_mask].abs().max()) <= 1e-5
+
+
+@pytest.mark.parametrize(
+    ("rewards", "message"),
+    [
+        ([1.0, math.nan, 0.0, 0.0], "record 0/1: reward is nan; it must be a finite number, or None"),
+        ([1.0, 0.0, -math.inf, 0.0], "record 1/0: reward is -inf"),
+        ([1.0, 0.0, 10**400, 0.0], "record 1/0: reward is 1000"),
+    ],
+)
+def test_a_reward_that_is_no_number_is_named_with_its_record(rewards, message):
+    records = roll_out(tiny_model("llama"))[:4]
+    with pytest.raises(ValueError, match=message):
+        fnroll.to_training([r.replace(reward=reward) for r, reward in zip(records, rewards, strict=True)])
+
+
+def test_groups_of_unequal_size_are_named_as_the_records_name_them():
+    records = [record.replace(group=record.group + 40) for record in roll_out(tiny_model("llama"))]
+    with pytest.raises(ValueError, match=r"most have 2 records, group 42 has 1; pass allow_unequal=True"):
+        fnroll.to_training(records[:5])
+    with pytest.warns(UserWarning, match="one scored record"):
+        assert fnroll.to_training(records[:5], allow_unequal=True).advantages[4] == 0
+
+
+WRONG = {
+    "loss_mask": (lambda batch: batch.loss_mask[:, 1:], r"\[6, 23\] and input_ids \[6, 24\]"),
+    "old_log_probs": (lambda batch: batch.old_log_probs[1:], r"\[5, 24\] and input_ids \[6, 24\]"),
+    "position_ids": (lambda batch: batch.position_ids[0], r"\[24\] and input_ids"),
+    "attention_mask": (lambda batch: batch.attention_mask[:, :, None][:, :2], r"\[6, 2, 1\] and input_ids"),
+    "support": (lambda batch: torch.zeros(6, 23, 8), r"\[6, 23, 8\] and input_ids \[6, 24\]"),
+    "advantages": (lambda batch: batch.advantages[:4], r"\[4\] and group \[6\]"),
+    "group": (lambda batch: torch.zeros(3), r"\[3\]"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_tensors_that_do_not_fit_are_named_with_both_shapes(name):
+    change, message = WRONG[name]
+    batch = fnroll.to_training(roll_out(tiny_model("llama")))
+    assert batch.input_ids.shape == (6, 24)
+    with pytest.raises(ValueError, match=f"(TrainingBatch.{name} has shape |and group ){message}"):
+        dataclasses.replace(batch, **{name: change(batch)})
 
 
 @pytest.mark.parametrize("ids", [[], [[5, 6, 7]]])

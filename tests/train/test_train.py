@@ -103,10 +103,33 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path):
         saved = torch.load(path, weights_only=True)
         torch.save({**saved, "config": {**saved["config"], "max_length": 64}}, path)
         with pytest.raises(
-            ValueError, match=r"another model: model\.embed_tokens\.weight has shape \[\d+, 128\]"
+            ValueError,
+            match=r"checkpoint.pt is of another model: model\.embed_tokens\.weight has shape \[\d+, 128\], "
+            r"and here it has shape \[\d+, \d+\]",
+        ):
+            load(trainer, path)
+        del saved["model"]["model.norm.weight"]
+        saved["model"] |= {k: v for k, v in other.state_dict().items() if k in saved["model"]}
+        torch.save({**saved, "config": {**saved["config"], "max_length": 64}}, path)
+        with pytest.raises(
+            ValueError, match=r"model.norm.weight is not there, and here it has shape \[\d+\]"
         ):
             load(trainer, path)
     assert [file.name for file in tmp_path.iterdir()] == ["checkpoint.pt"]
+
+
+def test_what_is_no_checkpoint_is_refused_by_name(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "checkpoint.pt"
+    monkeypatch.setattr(Trainer, "evaluate", None)  # nothing runs before it is found out
+    options = ["train", "--resume", "--out", str(tmp_path)]
+    path.write_bytes(b"half of one")
+    assert main(options) == 2
+    assert f"fnroll: {path} is damaged, or no checkpoint: " in capsys.readouterr().err
+    torch.save({"model": {}}, path)
+    assert main(options) == 2
+    assert f"{path} is no checkpoint of a training run: it has no optimizer, no step, no config" in (
+        capsys.readouterr().err
+    )
 
 
 def test_metrics_of_a_crash_are_cut_back(tmp_path):
