@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,17 +12,20 @@ from typing import Any
 import torch
 from rich.console import Console
 
+from fnroll.bench.compiler import measure_compiler
 from fnroll.bench.engine import Subject
 from fnroll.bench.picture import check_picture, draw_picture
 from fnroll.bench.report import measure_gap_row, measure_overlap
 from fnroll.bench.row import Row
-from fnroll.bench.suite import ENGINES, run_workload
+from fnroll.bench.suite import ENGINES, PEERS, run_workload
 from fnroll.bench.table import print_rows, save_rows
 from fnroll.bench.workload import Workload
-from fnroll.bench.workloads import FULL, QUICK, WORKLOADS, stress_subject
+from fnroll.bench.workloads import FULL, QUICK, WORKLOADS, stress_subject, toy
+from fnroll.models.causal_lm import causal_lm
 from fnroll.models.load import DTYPES, load_model
 from fnroll.shell.checks import check_choice, check_int
 
+_ROUNDS = 5
 ALONE = ("gap", "tools")
 """Workloads without peers: log-probs against a training forward, and tool latency against decoding."""
 
@@ -29,17 +33,18 @@ ALONE = ("gap", "tools")
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `fnroll bench`."""
     parser.add_argument(
-        "--workloads",
-        default=",".join(WORKLOADS),
-        help=f"of {', '.join([*WORKLOADS, *ALONE])} (default: %(default)s)",
+        "--workloads", help=f"of {', '.join([*WORKLOADS, *ALONE])} (default: {','.join(WORKLOADS)})"
     )
     parser.add_argument("--engines", help=f"of {', '.join(ENGINES)} (default: all that can run)")
     parser.add_argument(
         "--model", help="tiny, tiny-solved, smollm2 or a folder (default: smollm2; tiny-solved with --quick)"
     )
     parser.add_argument("--dtype", default="float32", choices=sorted(DTYPES))
-    parser.add_argument("--rounds", type=int, default=5, help="counted rounds (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=_ROUNDS, help="counted rounds (default: %(default)s)")
     parser.add_argument("--quick", action="store_true", help="shrunk workloads on the embedded model")
+    parser.add_argument(
+        "--compiler", action="store_true", help="the pure steps alone, by backend and mode, as JSON lines"
+    )
     parser.add_argument("--json", help="write the rows here, as they come")
     parser.add_argument("--picture", help="write a bar chart here, as .png")
 
@@ -86,7 +91,7 @@ class Plan:
         if work.name == "W6":
             return [name for name in names if name.startswith("fnroll-")]
         if work.turns > 1:
-            return [name for name in names if name not in ("generate-batch", "deepspeed")]
+            return [name for name in names if name == "generate" or name not in PEERS]
         return names
 
 
@@ -96,7 +101,7 @@ def _make_plan(args: argparse.Namespace) -> Plan:
     if picture is not None:
         check_picture(picture)
     return Plan(
-        workloads=_split("workloads", args.workloads, [*WORKLOADS, *ALONE]),
+        workloads=_split("workloads", args.workloads or ",".join(WORKLOADS), [*WORKLOADS, *ALONE]),
         engines=None if args.engines is None else _split("engines", args.engines, list(ENGINES)),
         rounds=args.rounds,
         is_quick=args.quick,
@@ -143,6 +148,8 @@ def bench(args: argparse.Namespace, console: Console) -> int:
     Raises:
       ValueError: for an option that is not allowed, before anything runs.
     """
+    if args.compiler:
+        return _bench_compiler(args)
     plan = _make_plan(args)
     name = args.model or ("tiny-solved" if args.quick else "smollm2")
     subject = Subject(*load_model(name, args.dtype)) if _needs_model(plan) else stress_subject()
@@ -159,6 +166,20 @@ def bench(args: argparse.Namespace, console: Console) -> int:
         if interrupt is not None:
             raise interrupt
     _draw(plan, rows, say)
+    return 0
+
+
+def _bench_compiler(args: argparse.Namespace) -> int:
+    """Print a JSON line for each step and way, as they come."""
+    if args.workloads or args.engines or args.picture or args.quick or args.rounds != _ROUNDS:
+        raise ValueError("bench.compiler goes with --model, --dtype and --json only; it runs no workload")
+    path, rows = _check_folder("json", args.json), list[Row]()
+    model = toy() if args.model in (None, "toy") else causal_lm(load_model(args.model, args.dtype)[0])
+    for row in measure_compiler(model):
+        rows.append(row)
+        print(json.dumps(row), flush=True)
+        if path is not None:
+            save_rows(path, rows)
     return 0
 
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from fnroll.bench.engine import Subject, lookup_tool
 from fnroll.bench.prompts import ask, encode, fill, make_conversations, make_pages
 from fnroll.bench.workload import Workload
 from fnroll.dialogue.chat import Chat, init_chat
 from fnroll.dialogue.tool import ToolSet
+from fnroll.models.base import Model
+from fnroll.models.toy import toy_model
 
-_STRESS_VOCABULARY = 64
+_TOY_VOCABULARY = 64
 
 
 @dataclass(frozen=True)
@@ -43,21 +44,21 @@ FULL = Size(
     uniform=(16, 64),
     ragged=(64, 128),
     group=(8, 512, 8, 32),
-    turns=(32, 4, 24, 6),
-    pages=(2, 3, 4, 5, 6),
+    turns=(32, 4, 24, 3),
+    pages=(2, 3, 4, 5),
     latencies=(0.0, 0.2, 1.0),
     short=(32, 16),
     stress=((64, 256, 1024), 256),
 )
 QUICK = Size(
-    rows=8,
-    uniform=(8, 16),
-    ragged=(16, 24),
-    group=(2, 64, 8, 8),
-    turns=(12, 3, 8, 1),
+    rows=4,
+    uniform=(4, 16),
+    ragged=(12, 24),
+    group=(2, 80, 4, 8),
+    turns=(6, 3, 8, 1),
     pages=(5, 7, 9),
     latencies=(0.0, 0.05, 0.2),
-    short=(16, 8),
+    short=(8, 8),
     stress=((32, 64, 128), 32),
 )
 
@@ -135,9 +136,11 @@ WORKLOADS: dict[str, Callable[[Subject, Size], list[Workload]]] = {
 """Makers by name."""
 
 
+def toy() -> Model:
+    """Return the toy that measures everything but a model."""
+    return toy_model(_TOY_VOCABULARY, sharpness=0.02)
+
+
 def stress_subject() -> Subject:
     """Return the toy of W6."""
-    from fnroll.models.toy import toy_model
-
-    toy: Any = toy_model(_STRESS_VOCABULARY, sharpness=0.02)
-    return Subject(module=None, toy=toy)
+    return Subject(module=None, toy=toy())

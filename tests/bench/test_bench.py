@@ -175,15 +175,27 @@ def test_compiling_is_counted_cold_and_warm(monkeypatch):
     # Inductor's code generation takes a minute from an empty cache; what is counted is the same without it.
     quick = partial(lowered_module.compiled, backend="aot_eager")
     monkeypatch.setattr(lowered_module, "compiled", quick)
-    work = WORKLOADS["W6"](stress_subject(), SMALL)[0]
+    work = Workload("W6", ((1, 2), (3, 4), (5, 6)), rows=3, max_new_tokens=4)
     row = rows_of(stress_subject(), work, ["fnroll-compiled"])["fnroll-compiled"]
     assert row["error"] is None and row["same_records"] == 1.0
     assert row["graphs"] >= 1 and row["recompiles"] == 0
     assert row["compile_cold_s"] > 0 and row["compile_warm_s"] > 0
 
 
-def test_a_wrong_record_shows():
+class Wrong(GenerateEngine):
+    """generate(), with one token of one record changed."""
+
+    def __call__(self):
+        outcome = super().__call__()
+        first, *others = outcome.records
+        return replace(outcome, records=((*first[:-1], first[-1] ^ 1), *others))
+
+
+def test_a_wrong_record_shows(random_subject, monkeypatch):
     assert share_of_same(((1, 2), (3,)), ((1, 2), (4,))) == 0.5
+    monkeypatch.setattr(suite_module, "ENGINES", {**suite_module.ENGINES, "wrong": Wrong})
+    rows = rows_of(random_subject, random_work(), ["wrong", "fnroll-eager"])
+    assert rows["wrong"]["same_records"] == 0.8 and rows["fnroll-eager"]["same_records"] == 1.0
 
 
 def test_the_least_that_must_be_fed():
