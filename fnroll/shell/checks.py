@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection
 from typing import Any, NoReturn
+
+_UNITS = {"B": 1}
+_UNITS |= {f"{prefix}B": 1000 ** (power + 1) for power, prefix in enumerate("KMGT")}
+_UNITS |= {f"{prefix}IB": 1024 ** (power + 1) for power, prefix in enumerate("KMGT")}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?I?B)\s*", re.IGNORECASE)
 
 
 def fail(owner: str, name: str, value: Any, allowed: str) -> NoReturn:
@@ -54,3 +60,11 @@ def check_bool(owner: str, name: str, value: Any, *, optional: bool = False) -> 
     """Require True or False."""
     if not (isinstance(value, bool) or (optional and value is None)):
         fail(owner, name, value, "True or False" + (", or None" if optional else ""))
+
+
+def parse_bytes(text: str) -> int | None:
+    """Return the bytes that a text such as "2GB", "1.5 GiB" or "512MB" says, or None if it says none."""
+    match = _SIZE.fullmatch(text)
+    if match is None or match[2].upper() not in _UNITS:
+        return None
+    return int(float(match[1]) * _UNITS[match[2].upper()])

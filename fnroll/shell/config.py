@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from fnroll.shell.checks import check_bool, check_choice, check_int, check_number, fail
+from fnroll.shell.checks import check_bool, check_choice, check_int, check_number, fail, parse_bytes
 
 # What float32, in which tokens are drawn, can hold and divide by.
 _MOST = 1e30
@@ -87,6 +87,11 @@ class RolloutConfig:
     returning: Literal["front", "back"] = "front"
     """Where a turn that comes back from its tools queues. In front, few records are open and the first end
     early; at the back, no record begins so late that its tools have nothing to hide behind."""
+    pool: int | str | None = None
+    """Where the keys and values of turns wait for their tools: slots, each as large as a row, or a size such
+    as "2GB"; 0 re-computes them. None is as many slots as rows in multi-turn rollouts, else none."""
+    share_prefixes: bool = True
+    """Feed what records have in common (the samples of a prompt, a system prompt, tools) once and copy it."""
     poll_every: int = 1
     """Decode steps between two reads of the device; rows that end in between idle."""
     tool_timeout_s: float | None = 30.0
@@ -127,6 +132,12 @@ class RolloutConfig:
         if not isinstance(self.chat_template_kwargs, Mapping):
             fail(name, "chat_template_kwargs", self.chat_template_kwargs, "a mapping")
         check("poll_every", self.poll_every, least=1)
+        check_bool(name, "share_prefixes", self.share_prefixes)
+        if isinstance(self.pool, str):
+            if parse_bytes(self.pool) is None:
+                fail(name, "pool", self.pool, "slots as an int, or a size such as '2GB' or '512MiB', or None")
+        else:
+            check("pool", self.pool, least=0, optional=True)
         check_number(name, "tool_timeout_s", self.tool_timeout_s, above=0, open_=True, optional=True)
         check("max_concurrent_tools", self.max_concurrent_tools, least=1)
         check("max_calls_per_turn", self.max_calls_per_turn, least=1, optional=True)

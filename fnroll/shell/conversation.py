@@ -12,7 +12,7 @@ from fnroll.dialogue.message import Outcome, ToolCall
 from fnroll.dialogue.parsers import Parser
 from fnroll.dialogue.parsers.turn import Tools
 from fnroll.shell.budget import Budget
-from fnroll.shell.driver import Flight, Return
+from fnroll.shell.flight import Flight, Return
 from fnroll.shell.log import EffectLog, ToolEvent, turn_events
 from fnroll.shell.record import Reason, Status
 from fnroll.shell.replay import recall

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -14,7 +12,10 @@ from torch import Tensor
 from fnroll.core import types as t
 from fnroll.core.lower import ConsumedError
 from fnroll.core.types import RolloutState, Rows
+from fnroll.shell.flight import Ended, Flight, Turns
+from fnroll.shell.live import LiveRows
 from fnroll.shell.lowered import LoweredSteps
+from fnroll.shell.plan import CachePlan, Feed, Placed, Tier
 from fnroll.shell.profile import Profile
 from fnroll.shell.record import Reason, RolloutRecord, Status
 from fnroll.shell.tape import Tape, begin, prompt_tape
@@ -24,95 +25,14 @@ from fnroll.shell.tape import Tape, begin, prompt_tape
 _PADDING = 16
 
 
-@dataclass(eq=False)
-class Flight:
-    """A record on its way: what the host remembers of it between turns."""
-
-    index: int
-    """Place in the batch."""
-    record: RolloutRecord
-    prompt_ids: list[int]
-    key: Tensor
-    """`[2]` int64."""
-    limit: int
-    """Length at which the present turn must stop."""
-    limit_reason: Reason = Reason.LENGTH
-    """What a cut at `limit` means."""
-    turn_start: int = 0
-    """Place of the present turn's first sampled token."""
-    is_exact: bool = True
-    """Whether the record's text is what the chat template writes for its conversation."""
-    length: int = 0
-    """Tokens in use when last read."""
-    num_sampled: int = 0
-    num_turns: int = 0
-    num_cut: int = 0
-    """Tool outputs that were cut."""
-    tool_calls: list[Mapping[str, object]] = field(default_factory=list)
-    begun: Tape | None = None
-    """What it held when it was cut, if it was begun by an earlier call."""
-    is_waiting: bool = False
-    """Whether its last turn had ended then and must be read again."""
-
-    @property
-    def prompt_id(self) -> int | str:
-        """What tells prompts apart."""
-        return 0 if self.record.prompt_id is None else self.record.prompt_id
-
-    @property
-    def sample(self) -> int:
-        """Index of the sample of its prompt."""
-        return self.record.sample or 0
-
-
-@dataclass(frozen=True)
-class Ended:
-    """A record that is over, or that is cut and has no reason."""
-
-    flight: Flight
-    tape: Tape
-    status: Status
-    reason: Reason | None
-
-
-@dataclass(frozen=True)
-class Return:
-    """A record that comes back from its tools."""
-
-    flight: Flight
-    ids: list[int]
-    """To append before the next turn."""
-    limit: int = 0
-    limit_reason: Reason = Reason.LENGTH
-    status: Status | None = None
-    """How the record ends instead, as it stands."""
-    reason: Reason | None = None
-
-
-class Turns(Protocol):
-    """What happens between the turns of a record."""
-
-    def end_turn(self, flight: Flight, tape: Tape) -> tuple[Status, Reason] | None:
-        """Say how the record ends after a turn that a stop id closed, or None if tools run first."""
-
-    def take_returned(self) -> list[Return]:
-        """Return the records whose tools have all answered, without waiting."""
-
-    def wait(self) -> None:
-        """Wait until a record may have returned."""
-
-    def cancel(self, flight: Flight) -> None:
-        """Forget a record that waits for its tools, and end them."""
-
-
-def group_prefill(pending: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]:
-    """Group `(row, tokens to feed)` so that each forward computes few empty columns."""
-    groups: list[list[tuple[int, int]]] = []
-    for row, count in sorted(pending, key=lambda item: -item[1]):
-        if groups and groups[-1][0][1] - count <= _PADDING:
-            groups[-1].append((row, count))
+def group_prefill(feeds: Sequence[Feed]) -> list[list[Feed]]:
+    """Group rows by how many tokens they are fed, so that each forward computes few empty columns."""
+    groups: list[list[Feed]] = []
+    for feed in sorted(feeds, key=lambda feed: -feed.missing):
+        if groups and groups[-1][0].missing - feed.missing <= _PADDING:
+            groups[-1].append(feed)
         else:
-            groups.append([(row, count)])
+            groups.append([feed])
     return groups
 
 
@@ -121,7 +41,7 @@ class Driver:
 
     def __init__(
         self, state: RolloutState, steps: LoweredSteps, *, static: bool, poll_every: int, profile: Profile,
-        turns: Turns | None = None,
+        turns: Turns | None = None, share_prefixes: bool = True,
     ) -> None:  # fmt: skip
         self.state, self.steps, self.profile, self.turns = state, steps, profile, turns
         self._static, self._poll_every = static, poll_every
@@ -130,7 +50,9 @@ class Driver:
         self._lines: dict[int, Flight] = {}
         self._line_of: dict[int, int] = {}
         self._queued: set[int] = set()
-        self._running: set[int] = set()
+        self._live = LiveRows(state.num_rows)
+        slots = 0 if state.pool is None else state.pool.owner.shape[0] - 1
+        self.plan = CachePlan(state.num_rows, slots, state.max_length, share=share_prefixes)
         self.ended: deque[Ended] = deque()
         """Records that are over and not yet yielded."""
         self.aborts: deque[Callable[[RolloutRecord], bool]] = deque()
@@ -164,7 +86,7 @@ class Driver:
         self._load()
         if self._can_admit():
             self._admit()
-        if self._running:
+        if self._live:
             self._decode(most)
             self._poll()
             self.on_poll()
@@ -174,11 +96,12 @@ class Driver:
 
     def unfinished(self) -> list[Ended]:
         """Return the records that have not ended, as they stand; with those that were never loaded."""
-        lines = sorted(self._lines)
+        lines, running = sorted(self._lines), set(self._live.lines.tolist())
         cut = []
         for line, tape in zip(lines, self.read(lines), strict=True):
             status = Status.PENDING if line in self._queued else Status.WAITING
-            status = Status.RUNNING if line in self._running else status
+            status = Status.RUNNING if line in running else status
+            self._grow(self._lines[line], tape)
             cut.append(Ended(self._lines[line], tape, status, None))
         for flight in self._todo:
             status = Status.WAITING if flight.is_waiting else Status.PENDING
@@ -212,7 +135,7 @@ class Driver:
             if self.turns is not None:
                 self.turns.cancel(self._lines[line])
             self._queued.discard(line)
-            self._running.discard(line)
+            self._live.discard(line)
             self._close(line, tape, status, reason)
 
     def salvage(self) -> list[Ended]:
@@ -242,6 +165,8 @@ class Driver:
                 self._line_of[flight.index] = line
             self._queued.update(line for line in lines if not self._lines[line].is_waiting)
             tapes = [flight.begun or prompt_tape(flight.prompt_ids) for flight in new]
+            for line, tape in zip(lines, tapes, strict=True):
+                self.plan.load(line, tape.tokens)
             marks = [flight.num_turns for flight in new], [flight.is_waiting for flight in new]
             self.state = self.steps.enqueue(
                 self.state,
@@ -258,39 +183,60 @@ class Driver:
                     self._end_turn(line, tape, t.WAITING)
 
     def _can_admit(self) -> bool:
-        free = self.state.num_rows - len(self._running)
-        return bool(self._queued) and free > 0 and not (self._static and self._running)
+        free = self.state.num_rows - len(self._live)
+        return bool(self._queued) and free > 0 and not (self._static and self._live)
 
     def _admit(self) -> None:
         with self.profile.stage("admit"):
             self.state, admitted = self.steps.admit(self.state)
-            taken = [(row, line) for row, line in enumerate(admitted.tolist()) if line != Rows.IDLE]
-        self._queued.difference_update(line for _, line in taken)
-        self._running.update(line for _, line in taken)
-        pending = [(row, self._lines[line].length - 1) for row, line in taken]
+            placed = [
+                Placed(row, line, self._lines[line].length)
+                for row, line in enumerate(admitted.tolist())
+                if line != Rows.IDLE
+            ]
+            for row, line, length in placed:
+                self._live.admit(row, line, length, self._lines[line].limit)
+            self._queued.difference_update(line for _, line, _ in placed)
+            tiers = self.plan.admit(placed)
         with self.profile.stage("prefill"):
-            for group in group_prefill([item for item in pending if item[1] > 0]):
-                self._prefill(group)
+            for tier in tiers:
+                self._copy(tier)
+                for group in group_prefill(tier.feeds):
+                    self._prefill(group)
 
-    def _prefill(self, group: list[tuple[int, int]]) -> None:
-        done, longest = 0, group[0][1]
+    def _copy(self, tier: Tier) -> None:
+        """Bring keys and values into rows that were just admitted."""
+        for copies, pooled in ((tier.shared, False), (tier.pooled, True)):
+            if copies:
+                sources, rows, lengths = map(self._tensor, zip(*copies, strict=True))
+                longest = max(copy.length for copy in copies)
+                self.state = self.steps.share(
+                    self.state, sources, rows, lengths, length=longest, pooled=pooled
+                )
+                self.profile.shared_tokens += sum(copy.length for copy in copies)
+        if tier.unparked:
+            slots, rows, _ = map(self._tensor, zip(*tier.unparked, strict=True))
+            longest = max(copy.length for copy in tier.unparked)
+            self.state = self.steps.unpark(self.state, slots, rows, length=longest)
+            self.profile.unparked_tokens += sum(copy.length for copy in tier.unparked)
+
+    def _prefill(self, group: list[Feed]) -> None:
+        done, longest = 0, group[0].missing
         while group:
-            rows = [row for row, _ in group]
+            rows = [feed.row for feed in group]
             width = self.steps.prefill_width(len(rows), longest - done)
-            length = min(longest, done + width)
+            length = max(feed.cached + min(done + width, feed.missing) for feed in group)
             self.state, shapes = self.steps.prefill(self.state, rows, width=width, length=length)
-            fed = sum(min(count - done, width) for _, count in group)
+            fed = sum(min(feed.missing - done, width) for feed in group)
             self.profile.forwards += len(shapes)
             self.profile.fed_tokens += fed
             self.profile.padded_tokens += sum(shape.rows * shape.width for shape in shapes) - fed
             done += width
-            group = [(row, count) for row, count in group if count > done]
+            group = [feed for feed in group if feed.missing > done]
 
     def _decode(self, most: int | None) -> None:
         """Run the decode steps up to the next poll, at most so many."""
-        flights = [self._lines[line] for line in self._running]
-        length = max(flight.length for flight in flights)
-        count = min(self._poll_every, max(flight.limit - flight.length for flight in flights))
+        length, count = self._live.longest, min(self._poll_every, self._live.most_left)
         count = count if most is None else min(count, most)
         with self.profile.stage("decode"):
             for step in range(count):
@@ -301,30 +247,48 @@ class Driver:
 
     def _poll(self) -> None:
         """Read the device, and see which turns ended."""
+        count, before = len(self._live), self.profile.tokens
         self._end_turns(only=(t.COMPLETED, t.TRUNCATED, t.WAITING))
+        if self.profile.tokens - before < count:
+            raise RuntimeError("a row did not decode: what is cached of its record is not what the plan says")
 
     def _end_turns(self, only: tuple[int, ...]) -> None:
         with self.profile.stage("poll"):
-            records = self.state.records
-            status, length = torch.stack((records.status, records.length)).tolist()
-            for line in self._running:
-                self._count(self._lines[line], length[line])
-            ended = sorted(line for line in self._running if status[line] in only)
-            tapes = self.read(ended)
-        self._running.difference_update(ended)
+            records, index = self.state.records, torch.from_numpy(self._live.lines)
+            index = index.to(self.state.stop_ids.device)
+            status, length = torch.stack((records.status[index], records.length[index])).cpu().numpy()
+            sampled, ended = self._live.read(status, length, only)
+            self.profile.tokens += sampled
+            self.profile.fed_tokens += sampled
+            self.profile.padded_tokens -= sampled
+            tapes = self.read([line for line, *_ in ended])
         with self.profile.stage("turns"):
-            for line, tape in zip(ended, tapes, strict=True):
-                self._end_turn(line, tape, status[line])
+            for (line, row, status, _), tape in zip(ended, tapes, strict=True):
+                if line in self._lines:
+                    self._end_turn(line, tape, status)
+                self._live.free(row)  # not before: what was not closed when an exception came is salvaged
+                if line in self._lines:
+                    self.plan.end_turn(row, line, tape.tokens)
+        with self.profile.stage("park"):
+            self._park([Placed(row, line, length) for line, row, _, length in ended if line in self._lines])
 
-    def _count(self, flight: Flight, length: int) -> None:
-        sampled = length - flight.length
-        flight.length, flight.num_sampled = length, flight.num_sampled + sampled
-        self.profile.tokens += sampled
-        self.profile.fed_tokens += sampled
-        self.profile.padded_tokens -= sampled
+    def _park(self, waiting: list[Placed]) -> None:
+        """Keep the keys and values of turns that wait for their tools, as far as the pool has room."""
+        parked = self.plan.park(waiting)
+        if parked:
+            rows, slots, lines = map(self._tensor, zip(*parked, strict=True))
+            longest = max(placed.length for placed in waiting)
+            self.state = self.steps.park(self.state, rows, slots, lines, length=longest)
+            self.profile.pool_peak = self.plan.slots.peak
+
+    @staticmethod
+    def _grow(flight: Flight, tape: Tape) -> None:
+        flight.num_sampled += len(tape.tokens) - flight.length
+        flight.length = len(tape.tokens)
 
     def _end_turn(self, line: int, tape: Tape, status: int) -> None:
         flight = self._lines[line]
+        self._grow(flight, tape)
         flight.num_turns += 1
         if status == t.TRUNCATED:
             self._close(line, tape, Status.TRUNCATED, flight.limit_reason)
@@ -337,7 +301,12 @@ class Driver:
         flight = self._lines.pop(line)
         del self._line_of[flight.index]
         self._free_lines.append(line)
+        if (slot := self.plan.close(line)) is not None:
+            self.state = self.steps.release(self.state, self._tensor([slot]))
+        self._grow(flight, tape)
         self.profile.records += 1
+        # Of what followed its first tokens all but the last had to be fed.
+        self.profile.least_tokens += flight.length - len(flight.start_ids) - 1
         self.ended.append(Ended(flight, tape, status, reason))
 
     def _take_returned(self, turns: Turns) -> None:
@@ -354,6 +323,7 @@ class Driver:
             item.flight.length += len(item.ids)
             item.flight.turn_start = item.flight.length
             item.flight.limit, item.flight.limit_reason = item.limit, item.limit_reason
+            self.plan.append(self._line_of[item.flight.index], item.ids)
         self._queued.update(lines)
         self.state = self.steps.append_tool(
             self.state,

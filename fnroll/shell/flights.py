@@ -11,7 +11,7 @@ from fnroll.core.rng import init_keys
 from fnroll.dialogue.chat import Segment
 from fnroll.shell.batch import hash_prompt_id
 from fnroll.shell.budget import Budget
-from fnroll.shell.driver import Ended, Flight
+from fnroll.shell.flight import Ended, Flight
 from fnroll.shell.prompt import Prompts
 from fnroll.shell.record import Reason, RolloutRecord, Status
 from fnroll.shell.resume import resume_flight

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fnroll.core import steps
+from fnroll.core import pool, steps
 from fnroll.core.lower import Step, compiled, donate
 from fnroll.core.types import RolloutState
 from fnroll.models.base import Model
@@ -39,6 +39,10 @@ class LoweredSteps:
         self.append_tool: Step = donate(partial(steps.append_tool, front=front), _DONATED)
         self.finish: Step = donate(steps.finish, _DONATED)
         self._eager_prefill: Step = donate(partial(steps.prefill, model=model.fn), _DONATED)
+        self._park: Step = donate(pool.park, ("pool",))
+        self._unpark: Step = donate(pool.unpark, ("cache", "rows", "pool"))
+        self._share: Step = donate(pool.share, ("cache", "rows"))
+        self.release: Step = donate(pool.release, ("pool",))
         self._lowered: dict[Hashable, Step] = {}
 
     @property
@@ -112,6 +116,28 @@ class LoweredSteps:
         step = partial(steps.prefill, model=self.model.fn, width=shape.width, window=shape.window)
         run = self._lower((shape, _support_size(state)), step)
         new: RolloutState = run(self.model.params, state, rows, count)
+        return new
+
+    def park(
+        self, state: RolloutState, rows: Tensor, slots: Tensor, records: Tensor, *, length: int
+    ) -> RolloutState:
+        """Copy rows into pool slots; at most `length` tokens each."""
+        window = self._eager_window(length)
+        new: RolloutState = self._park(state, rows, slots, records, window=window)
+        return new
+
+    def unpark(self, state: RolloutState, slots: Tensor, rows: Tensor, *, length: int) -> RolloutState:
+        """Move pool slots of at most `length` tokens into rows."""
+        new: RolloutState = self._unpark(state, slots, rows, window=self._eager_window(length))
+        return new
+
+    def share(
+        self, state: RolloutState, sources: Tensor, rows: Tensor, lengths: Tensor, *, length: int,
+        pooled: bool,
+    ) -> RolloutState:  # fmt: skip
+        """Copy prefixes of at most `length` tokens into rows, from rows or from pool slots."""
+        window = self._eager_window(length)
+        new: RolloutState = self._share(state, sources, rows, lengths, window=window, pooled=pooled)
         return new
 
     def decode(self, state: RolloutState, length: int) -> tuple[RolloutState, Tensor]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from fnroll.shell.budget import Budget
 from fnroll.shell.checks import check_choice
 from fnroll.shell.config import RolloutConfig, SamplingConfig
-from fnroll.shell.driver import Flight
+from fnroll.shell.flight import Flight
 from fnroll.shell.record import RolloutRecord
 from fnroll.shell.rewind import find_turns
 from fnroll.shell.tape import Tape

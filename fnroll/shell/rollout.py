@@ -12,10 +12,11 @@ from contextlib import ExitStack, suppress
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from fnroll.core.pool import forget, init_pool
 from fnroll.core.tree import replace
-from fnroll.core.types import Cache, RolloutState, init_state
+from fnroll.core.types import Cache, Pool, RolloutState, init_state
 from fnroll.dialogue.chat import Chat, Segment, init_chat
 from fnroll.dialogue.parsers import Parser, detect_parser, get_parser
 from fnroll.dialogue.tool import ToolSet
@@ -27,10 +28,13 @@ from fnroll.shell.call import Call, OnRecord
 from fnroll.shell.checks import check_int
 from fnroll.shell.config import RolloutConfig, SamplingConfig
 from fnroll.shell.conversation import Conversations
-from fnroll.shell.driver import Driver, Ended, Flight
+from fnroll.shell.driver import Driver
+from fnroll.shell.flight import Ended, Flight
 from fnroll.shell.flights import end_without_room, is_open, make_flights, to_record
 from fnroll.shell.log import EffectLog, read_log
 from fnroll.shell.lowered import LoweredSteps
+from fnroll.shell.memory import count_slots, slot_bytes
+from fnroll.shell.prefixes import count_distinct
 from fnroll.shell.profile import Profile
 from fnroll.shell.progress import Report, show_progress
 from fnroll.shell.prompt import Prompts
@@ -87,7 +91,9 @@ class Rollout:
         """The records that ended in the last `generate` call, also if it raised."""
         self.weight_version = 0
         self._aborts: deque[Callable[[RolloutRecord], bool]] = deque()
-        self._buffers: tuple[tuple[Tensor, ...], tuple[Tensor, ...]] | None = None
+        sizes = {"rows": config.rows, "max_length": config.max_length}
+        self._slots = count_slots(config.pool, self.model, **sizes, multi_turn=self.multi_turn)
+        self._buffers: tuple[Cache, Pool | None] | None = None
 
     def _check(self) -> None:
         limit = self.model.max_positions
@@ -170,24 +176,26 @@ class Rollout:
         support = sampling.support_size if sampling.is_truncating else 0
         state = self._init_state(self._steps.num_lines(0), sampling, support)
         state, done = warm_up(self._steps, state, progress=self.config.progress)
-        self._buffers = (state.cache.keys, state.cache.values)
+        self._buffers = (state.cache, state.pool)
         return done
 
     def _init_state(self, num_records: int, sampling: SamplingConfig, support_size: int) -> RolloutState:
         if self._buffers is None:
             cache = self.model.init_cache(self.config.rows, self.config.max_length)
-        else:
-            # What is left in them is never read: a slot is written before anything may attend to it.
-            cache = Cache(keys=self._buffers[0], values=self._buffers[1])
+            self._buffers = (cache, init_pool(cache, self._slots))
+        # What is left in them is never read: a slot is written before anything may attend to it.
+        cache, pool = self._buffers
         self._buffers = None
+        self.profile.pool_bytes = self._slots * slot_bytes(self.model, self.config.max_length)
         state = init_state(
             cache,
             num_records=num_records,
             stop_ids=torch.tensor(self.stop_ids),
             version=self.weight_version,
             support_size=support_size,
+            pool=pool,
         )
-        return replace(state, sampling=sampling_params(self.model, sampling, state.sampling))
+        return replace(forget(state), sampling=sampling_params(self.model, sampling, state.sampling))
 
     def generate(
         self,
@@ -262,6 +270,8 @@ class Rollout:
         driver.add(flight for flight, _ in flying)
         driver.aborts = self._aborts
         self._fly(call, driver, saver, report, run)
+        starts = [flight.start_ids for flight, _ in flying if flight.index in call.done]
+        self.profile.least_tokens += count_distinct(starts)
 
     def _fly(self, call: Call, driver: Driver, saver: Saver, report: Report, run: Mapping[str, Any]) -> None:
         def stand() -> dict[int, RolloutRecord]:
@@ -287,7 +297,7 @@ class Rollout:
                 saver.save(call.done, None, self.profile.steps)
             raise
         call.cut = stand()
-        self._buffers = (driver.state.cache.keys, driver.state.cache.values)
+        self._buffers = (driver.state.cache, driver.state.pool)
 
     def _keep(self, call: Call, index: int, record: RolloutRecord) -> None:
         call.done[index] = record
@@ -334,6 +344,7 @@ class Rollout:
             poll_every=self.config.poll_every,
             profile=self.profile,
             turns=self._open_conversations(stack, flights, budget, identity),
+            share_prefixes=self.config.share_prefixes,
         )
 
     def _open_conversations(

@@ -33,6 +33,7 @@ class Schedule:
     """The order in which the prompts are handed over."""
     split: int
     """Prompts before this place go into a call of their own."""
+    share_prefixes: bool = True
 
     def config(self, max_length: int, backend: str = "eager") -> RolloutConfig:
         """Return the configuration of a rollout that runs by this schedule."""
@@ -41,17 +42,20 @@ class Schedule:
             rows=self.rows,
             batching=self.batching,  # type: ignore[arg-type]
             poll_every=self.poll_every,
+            share_prefixes=self.share_prefixes,
             backend=backend,  # type: ignore[arg-type]
             progress=False,
         )
 
 
-def prompts(
-    vocab_size: int, most: int = 6, longest: int = 9
-) -> st.SearchStrategy[tuple[tuple[int, ...], ...]]:
-    """Draw one to `most` prompts of one to `longest` ids."""
-    prompt = st.lists(st.integers(0, vocab_size - 1), min_size=1, max_size=longest).map(tuple)
-    return st.lists(prompt, min_size=1, max_size=most).map(tuple)
+@st.composite
+def prompts(draw: st.DrawFn, vocab_size: int, most: int = 6, longest: int = 9) -> tuple[tuple[int, ...], ...]:
+    """Draw one to `most` prompts of one to `longest` ids, some of which begin alike."""
+    ids = st.integers(0, vocab_size - 1)
+    prefix = tuple(draw(st.lists(ids, max_size=longest - 1)))
+    alike = st.lists(ids, min_size=1, max_size=longest - len(prefix)).map(lambda rest: (*prefix, *rest))
+    apart = st.lists(ids, min_size=1, max_size=longest).map(tuple)
+    return tuple(draw(st.lists(alike | apart, min_size=1, max_size=most)))
 
 
 def samplings() -> st.SearchStrategy[SamplingConfig]:
@@ -90,4 +94,5 @@ def schedules(draw: st.DrawFn, count: int) -> Schedule:
         poll_every=draw(st.sampled_from([1, 2, 5])),
         order=tuple(draw(st.permutations(range(count)))),
         split=draw(st.integers(0, count)),
+        share_prefixes=draw(st.sampled_from([True, True, False])),
     )
