@@ -14,7 +14,7 @@ CURVES = {
     "tool_calls": "tool calls a trajectory",
     "bad_calls": "share of calls with an error",
     "sampled_tokens": "sampled tokens a trajectory",
-    "kl": "KL of the updated policy against the one that drew, nats a token",
+    "kl": "estimated KL(old || updated policy), nats a token",
     "tokens_per_s": "sampled tokens per second",
 }
 _WIDTH, _HEIGHT, _MARGIN = 360, 150, 34
