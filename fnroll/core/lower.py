@@ -188,3 +188,28 @@ def compiled(step: Step | Donated, *, backend: str | Callable[..., Any] = "induc
     if isinstance(step, Donated):
         return Donated(step.step, step.names, run=lower(step._absorb))
     return lower(step)
+
+
+class Settled:
+    """A compiled step that evaluates its guards only where a call may differ from those before.
+
+    The compiler checks each parameter of a model before each call, which takes milliseconds. Shapes, types
+    and static values of the arguments are compared here, much faster; what they do not show, a parameter
+    that was replaced, is for the caller to say, by `seen.clear()`.
+    """
+
+    def __init__(self, step: Step) -> None:
+        self.step = step
+        self.seen: set[Any] = set()
+        """What the arguments were like in calls that were checked."""
+
+    def __call__(self, *args: Any) -> Any:
+        """Run the step."""
+        leaves, spec = tree_flatten(args)
+        like = (spec, *((leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else leaf for leaf in leaves))
+        if like not in self.seen:
+            result = self.step(*args)
+            self.seen.add(like)
+            return result
+        with torch.compiler.set_stance(skip_guard_eval_unsafe=True):
+            return self.step(*args)

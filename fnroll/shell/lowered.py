@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fnroll.core import pool, steps
-from fnroll.core.lower import Step, compiled, donate
+from fnroll.core.lower import Settled, Step, compiled, donate
 from fnroll.core.types import RolloutState
 from fnroll.models.base import Model
 from fnroll.shell.buckets import CPU_COST, CUDA_COST, Buckets, DecodeShape, PrefillShape
@@ -161,8 +161,14 @@ class LoweredSteps:
         """
         if key not in self._lowered:
             donated = donate(step, _DONATED)
-            self._lowered[key] = donated if self.is_eager else compiled(donated)
+            self._lowered[key] = donated if self.is_eager else Settled(compiled(donated))
         return self._lowered[key]
+
+    def recheck(self) -> None:
+        """Let every compiled step check its parameters again, after some were replaced."""
+        for step in self._lowered.values():
+            if isinstance(step, Settled):
+                step.seen.clear()
 
 
 def _support_size(state: RolloutState) -> int:

@@ -9,7 +9,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch._inductor.utils import run_and_get_code
 
 from fnroll.core import steps
-from fnroll.core.lower import ConsumedError, DonationError, compiled, donate
+from fnroll.core.lower import ConsumedError, DonationError, Settled, compiled, donate
 from fnroll.core.tree import pytree, replace, tree_equal, tree_leaves
 from tests.core.helpers import running, toy_state, unsunk
 
@@ -139,6 +139,20 @@ def test_each_composed_pipeline_has_its_own_recompile_limit():
     for count in range(12):
         pipeline = steps.compose(lambda x: x + 1, lambda x, c=count: x * c)
         assert compiled(pipeline, backend="eager")(torch.ones(2)).tolist() == [2.0 * count] * 2
+
+
+def test_a_settled_step_checks_what_it_has_not_seen():
+    """Guards are skipped for arguments like earlier ones, and for no others."""
+    factor = {"weight": torch.full((2,), 3.0)}
+    counter = CompileCounterWithBackend("aot_eager")
+    step = Settled(compiled(lambda x: x * factor["weight"].sum() * x.shape[0], backend=counter))
+    for size, kind in ((2, torch.float32), (3, torch.float32), (2, torch.float64), (3, torch.float32)):
+        x = torch.ones(size, dtype=kind)
+        assert torch.equal(step(x), torch.full((size,), 6.0 * size, dtype=kind))
+    assert counter.frame_count == len(step.seen) == 3
+    factor["weight"] = torch.full((4,), 1.0)
+    step.seen.clear()  # what a replaced parameter needs
+    assert torch.equal(step(torch.ones(2)), torch.full((2,), 8.0))
 
 
 @pytest.mark.slow
