@@ -139,7 +139,7 @@ class FnrollEngine:
         """Compile all graphs ahead, where the rollout can."""
         warm_up = getattr(self.rollout, "warm_up", None)
         if warm_up is not None:
-            warm_up()
+            warm_up(self.sampling)
 
     def __call__(self) -> Outcome:
         """Roll out the workload once."""

@@ -63,13 +63,13 @@ class _Ready:
     error: str | None = None
 
 
-def _prepare(make: Maker, subject: Subject, work: Workload) -> tuple[_Ready, Compile]:
-    """Make an engine and let it do the work once."""
+def _prepare(make: Maker, subject: Subject, work: Workload, is_warm: bool) -> tuple[_Ready, Compile]:
+    """Make an engine and let it do the work once; compile all it can need, or only what the work needs."""
     ready = _Ready()
     with watch_compiler() as compile_:
         try:
             ready.engine = make(subject, work)
-            if isinstance(ready.engine, FnrollEngine):
+            if is_warm and isinstance(ready.engine, FnrollEngine):
                 ready.engine.warm_up()
             ready.first = ready.engine()
         except EngineError as error:
@@ -85,7 +85,7 @@ def _prepare_all(
     """Prepare all engines; those that compile are made twice, to see what the compile cache is worth."""
     found = {}
     for name in names:
-        found[name], cold = _prepare(ENGINES[name], subject, work)
+        found[name], cold = _prepare(ENGINES[name], subject, work, is_warm)
         found[name].cold = cold
         say(f"{name}: {found[name].error or f'ready after {cold.wall_s:.1f} s'}")
     compiled = [name for name in names if found[name].error is None and _cold(found[name]).graphs]
@@ -95,7 +95,7 @@ def _prepare_all(
         _close(found[name])
     torch._dynamo.reset()
     for name in compiled:
-        again, warm = _prepare(ENGINES[name], subject, work)
+        again, warm = _prepare(ENGINES[name], subject, work, is_warm)
         found[name] = replace(again, cold=found[name].cold, warm=warm)
         say(f"{name}: {again.error or f'ready again after {warm.wall_s:.1f} s'}")
     return found
@@ -142,7 +142,8 @@ def run_workload(
       names: of `ENGINES`.
       rounds: counted rounds, after one that warms up.
       say: told of each step as it ends.
-      is_warm: compile a second time, from the compile cache that the first one filled.
+      is_warm: compile all graphs ahead, and a second time from the compile cache that the first one filled;
+        else only the graphs that the work needs, once.
     """
     with ExitStack() as stack:
         stack.enter_context(fresh_cache())

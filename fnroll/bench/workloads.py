@@ -64,9 +64,14 @@ QUICK = Size(
 
 
 def uniform(subject: Subject, size: Size) -> list[Workload]:
-    """W1: one batch, every answer of the same length."""
+    """W1: one batch, all prompts of one length, all answers of one length."""
     count, new = size.uniform
-    prompts = tuple(encode(subject.tokenizer, text) for text in ask(count))
+
+    def measure(text: str) -> int:
+        return len(encode(subject.tokenizer, text))
+
+    longest = max(map(measure, ask(count)))
+    prompts = tuple(encode(subject.tokenizer, fill(text, measure, longest)) for text in ask(count))
     return [Workload("W1", prompts, min(size.rows, count), new)]
 
 

@@ -64,6 +64,8 @@ def test_workloads_are_the_same_each_time_and_of_the_promised_lengths(subject, n
     assert works == WORKLOADS[name](one, SMALL)
     assert all(len(set(work.prompts)) == len(work.prompts) for work in works if name != "W6")
     assert len({work.variant for work in works}) == len(works)
+    if name == "W1":
+        assert len({len(prompt) for prompt in works[0].prompts}) == 1
     if name == "W3":
         assert {len(prompt) for prompt in works[0].prompts} == {80} and len(works[0].expanded) == 4
     if name == "W4":
