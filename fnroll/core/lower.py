@@ -73,7 +73,8 @@ class Donated:
         fields = getattr(type(value), "__dataclass_fields__", ())
         return all(name in fields for name in self.names)
 
-    def _find(self, values: Any) -> Any:
+    def find(self, values: Any) -> Any:
+        """Return the state among arguments or results."""
         for value in values if isinstance(values, tuple) else (values,):
             if self._is_state(value):
                 return value
@@ -86,9 +87,9 @@ class Donated:
 
     def _absorb(self, *args: Any, **kwargs: Any) -> Any:
         """Run the step, then move each new leaf into the old one's memory."""
-        state = self._find(args)
+        state = self.find(args)
         result = self.step(*args, **kwargs)
-        after = self._find(result)
+        after = self.find(result)
         before = [tree_flatten(getattr(state, name))[0] for name in self.names]
         behind = [tree_flatten(getattr(after, name)) for name in self.names]
         old = [leaf for leaves in before for leaf in leaves]
@@ -127,7 +128,7 @@ class Donated:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the step; the state that went in is consumed."""
-        state = self._find(args)
+        state = self.find(args)
         leaves = self._leaves(state)
         if self.is_eager:
             with donating(leaves):
@@ -137,7 +138,7 @@ class Donated:
         if not self._is_checked:  # what an output is a view of depends on the step, not on the values
             self._check_outputs(result, leaves)
             self._is_checked = True
-        self._consume(state, self._find(result))
+        self._consume(state, self.find(result))
         return result
 
     def _consume(self, state: Any, new: Any) -> None:

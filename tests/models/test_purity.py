@@ -43,6 +43,28 @@ def test_a_forward_writes_to_nothing_it_was_given(name):
     assert new.records.length[:3].tolist() == [2, 3, 4]
 
 
+def allocations(code):
+    """Elements of every buffer that pieces of generated code take."""
+    shapes = re.findall(r"empty_strided\w*\(\(([\d, ]*)\)", "".join(code))
+    return [int(torch.tensor([int(n) for n in re.findall(r"\d+", s)] or [1]).prod()) for s in shapes]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [None, [2]], ids=["all", "some"])
+def test_the_compiled_donated_prefill_takes_no_memory_of_the_cache_s_size(rows):
+    model = causal_lm(tiny_model("llama", torch.float32))
+    options = {"model": model.fn, "width": 4, "window": 64}
+    given = [None if rows is None else torch.tensor(rows), torch.full((4 if rows is None else 1,), 4)]
+    pure = steps.prefill(None, running(model, rows=4, max_length=509), *given, **options)
+    step = compiled(donate(partial(steps.prefill, **options), ALL))
+    new, code = run_and_get_code(step, None, running(model, rows=4, max_length=509), *given)
+    sizes = allocations(code)
+    assert sizes and max(sizes) < 4 * 510 * 2 * 8, sorted(sizes)[-3:]
+    assert torch.equal(new.rows.cached, pure.rows.cached)
+    for one, other in zip(tree_leaves(new.cache), tree_leaves(pure.cache), strict=True):
+        assert torch.allclose(one[:, :-1], other[:, :-1], atol=1e-5)
+
+
 @pytest.mark.slow
 def test_the_compiled_donated_step_takes_no_memory_of_the_cache_s_size_and_recompiles_nothing():
     model = causal_lm(tiny_model("llama", torch.float32))
@@ -52,8 +74,7 @@ def test_the_compiled_donated_step_takes_no_memory_of_the_cache_s_size_and_recom
     plain = partial(steps.decode_step, model=model.fn, window=64)
     pure, _ = plain(None, state)
     (new, _), code = run_and_get_code(step, None, state)
-    shapes = re.findall(r"empty_strided\w*\(\(([\d, ]*)\)", "".join(code))
-    sizes = [int(torch.tensor([int(n) for n in re.findall(r"\d+", s)] or [1]).prod()) for s in shapes]
+    sizes = allocations(code)
     # A layer's keys are 4 x 510 x 2 x 8 numbers, the records' tokens 5 x 509.
     assert sizes and max(sizes) < 4 * 510 * 2 * 8, sorted(sizes)[-3:]
     with torch.compiler.set_stance("fail_on_recompile"):
