@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-# Parser, mask, template, tools, EOS, budget; losses, advantages, log-probs, sampling.
+# Parser, mask, template, tools, EOS, budget; losses, advantages, log-probs, sampling; schedule, cache,
+# padding.
 CASES = [
     "parser-01",  # end marker inside a JSON string argument
     "parser-04",  # XML values typed by their schema: true, null, dates, unions, raw strings
@@ -31,6 +32,12 @@ CASES = [
     "sampling-01",  # edge values of temperature, top_p and top_k
     "sampling-03",  # identical samples in a group under a seed
     "sampling-06",  # history of a reused row or of a returning turn
+    "schedule-03",  # a second call on the same engine, also after one that raised
+    "schedule-04",  # the model is left as it was found
+    "cache-01",  # weights change between calls, with everything shared and parked
+    "cache-02",  # sliding windows and mixed layers, with returning turns
+    "padding-01",  # positions of unequal rows, and of a returning turn of another width
+    "padding-04",  # zero prompts, an empty prompt, prompts without room
 ]
 
 

@@ -83,6 +83,20 @@ def group(n=8, prompts=4):
     return fnroll.RolloutRequest(records, n)
 
 
+def test_rows_that_ended_between_two_polls_do_nothing():
+    """With `poll_every=k` a row that ended is fed nothing, and changes nothing, until the device is read."""
+    records, reads = [], []
+    for poll_every in (1, 7):
+        model, fed = counted(toy_model(64, sharpness=0.02, stop_ids=(0, 1, 2, 3)))
+        config = fnroll.RolloutConfig(max_length=160, rows=8, progress=False, poll_every=poll_every)
+        with fnroll.Rollout(model, None, config) as rollout:
+            polls = rollout.generate(group()), rollout.profile
+        records.append(polls[0].records)
+        assert polls[1].fed_tokens == sum(fed)
+        reads.append(polls[1].steps)
+    assert records[0] == records[1] and reads[0] < reads[1]
+
+
 @pytest.mark.parametrize("rows", [4, 16, 32])
 def test_the_samples_of_a_prompt_are_fed_it_once(rows):
     model, fed = counted(toy_model(64, sharpness=0.02))
