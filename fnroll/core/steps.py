@@ -292,7 +292,9 @@ def retire(state: RolloutState, *, multi_turn: bool = False) -> tuple[RolloutSta
     length = records.length[line]
     # The last token ends a turn only if it was sampled: a prompt may end in a stop id.
     at = (length - 1).clamp(min=0)
-    stopped = records.loss_mask[line, at] & torch.isin(records.tokens[line, at], state.stop_ids)
+    # Not `isin`, which `torch.func.vmap` has no batching rule for.
+    is_stop = (records.tokens[line, at][:, None] == state.stop_ids).any(dim=-1)
+    stopped = records.loss_mask[line, at] & is_stop
     ended = busy & (stopped | (length >= records.limit[line]))
     line = torch.where(ended, line, state.num_records)
     status = torch.where(stopped, t.WAITING if multi_turn else t.COMPLETED, t.TRUNCATED)

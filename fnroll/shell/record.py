@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fnroll.shell.checks import check_choice, check_int, fail
-from fnroll.shell.rewind import PER_TOKEN, rewind
+from fnroll.shell.rewind import PER_TOKEN, find_turns, rewind
 from fnroll.shell.status import UNFINISHED, Reason, Status
 
 __all__ = ["Message", "Reason", "RolloutRecord", "Status"]
@@ -139,6 +139,11 @@ class RolloutRecord:
     def is_unfinished(self) -> bool:
         """Whether the record holds a rollout that was cut and can be gone on with."""
         return self.status in UNFINISHED
+
+    @property
+    def turns(self) -> list[tuple[int, int]]:
+        """Where each turn's sampled tokens begin and end; what its tools said stands behind it."""
+        return find_turns(self.loss_mask or ())
 
     @property
     def response_ids(self) -> tuple[int, ...]:
