@@ -7,6 +7,7 @@ import pytest
 import fnroll
 from fnroll import RolloutBatch, RolloutRecord, RolloutRequest, SamplingConfig
 from fnroll.models import toy_model
+from fnroll.models.tiny import TINY_TOOLS, load_tiny, make_tasks
 from tests.shell.scripts import call, ending, make, request, results
 from tests.shell.test_turns import echo, tool
 
@@ -254,3 +255,19 @@ def test_a_single_turn_rollout_refuses_the_turns_of_another():
     single = make(scripts, [], multi_turn=False)
     with pytest.raises(ValueError, match="has 1 turn that tools answered, and this rollout is single-turn"):
         single.generate(again([record.rewind(len(record.tokens) - 1)]))
+
+
+def test_a_real_model_in_float32_goes_on_with_the_same_tokens():
+    """Its keys and values are computed again in other chunks, which float32 rounds differently."""
+    model, tokenizer = load_tiny("start")
+    records = [RolloutRecord(messages=task.messages) for task in make_tasks(4, seed=1)]
+    config = fnroll.RolloutConfig(max_length=160, rows=3, max_turns=5, progress=False)
+    with fnroll.Rollout(model, tokenizer, config, TINY_TOOLS) as rollout:
+        whole = rollout.generate(RolloutRequest(records, n=2), seed=2)
+        batch = rollout.generate(RolloutRequest(records, n=2), seed=2, max_steps=11)
+        while any(record.is_unfinished for record in batch):
+            batch = rollout.generate(again(batch), seed=2, max_steps=11)
+    assert sum(len(record.tool_calls) for record in whole) > 4
+    for left, right in zip(whole, batch, strict=True):
+        assert left.replace(log_probs=right.log_probs) == right
+        assert max(abs(a - b) for a, b in zip(left.log_probs, right.log_probs, strict=True)) < 1e-5
