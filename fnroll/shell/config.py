@@ -96,6 +96,9 @@ class RolloutConfig:
     """Decode steps between two reads of the device; rows that end in between idle."""
     tool_timeout_s: float | None = 30.0
     """Seconds that one tool call may take; None waits for ever."""
+    wait_for_tools: bool = False
+    """Decode on only when every turn that has ended has its answers. What shares a forward, and so the last
+    bits of log-probs, then does not depend on how long tools take: for training that must repeat exactly."""
     max_concurrent_tools: int = 32
     """Tool calls that run at the same time."""
     max_calls_per_turn: int | None = 64
@@ -133,6 +136,7 @@ class RolloutConfig:
             fail(name, "chat_template_kwargs", self.chat_template_kwargs, "a mapping")
         check("poll_every", self.poll_every, least=1)
         check_bool(name, "share_prefixes", self.share_prefixes)
+        check_bool(name, "wait_for_tools", self.wait_for_tools)
         if isinstance(self.pool, str):
             if parse_bytes(self.pool) is None:
                 fail(name, "pool", self.pool, "slots as an int, or a size such as '2GB' or '512MiB', or None")

@@ -136,7 +136,16 @@ class Conversations:
         return None
 
     def take_returned(self) -> list[Return]:
-        """Return the records whose tools have all answered, without waiting."""
+        """Return the records whose tools have all answered; wait for the others if `wait_for_tools` is on."""
+        if not self.budget.config.wait_for_tools:
+            return self._take_ready()
+        returned = self._take_ready()
+        while self._waiting:
+            self.wait()
+            returned += self._take_ready()
+        return sorted(returned, key=lambda back: back.flight.index)
+
+    def _take_ready(self) -> list[Return]:
         returned = []
         while self._recalled:
             key, results = self._recalled.popleft()
@@ -158,7 +167,7 @@ class Conversations:
 
     def log_ready(self) -> None:
         """Log the turns whose tools have answered and that nobody will take any more."""
-        self.take_returned()
+        self._take_ready()
 
     def wait(self) -> None:
         """Wait until a record may have returned, or a moment, so that whoever waits can look around.

@@ -99,8 +99,9 @@ class Trainer:
             model.parameters(), lr=config.learning_rate, betas=(0.9, 0.95), weight_decay=0.0
         )
         rollout_config = RolloutConfig(
-            max_length=config.max_length, rows=config.rows, max_turns=config.max_turns, progress=False
-        )
+            max_length=config.max_length, rows=config.rows, max_turns=config.max_turns,
+            progress=False, wait_for_tools=True,
+        )  # fmt: skip
         self.rollout = Rollout(model, tokenizer, rollout_config, TINY_TOOLS)
         self.sampling = SamplingConfig()
 
@@ -112,8 +113,7 @@ class Trainer:
         return RolloutBatch(tuple(record.replace(reward=reward(record)) for record in batch))
 
     def evaluate(self) -> tuple[float, RolloutBatch]:
-        """Return the mean reward on held-out tasks, sampled at temperature 1, and the records."""
-        # The same tasks and the same noise each time: what differs is the weights.
+        """Return mean reward and records of held-out tasks: each time the same ones, with the same noise."""
         batch = self._roll_out(make_tasks(self.config.eval_tasks, split="held-out"), 1, step=0)
         return summarise(batch)["reward"], batch
 

@@ -83,6 +83,7 @@ def test_sampling_at_its_edges_is_allowed(fields):
         ("pool", (-1, True, 2.5, [1]), "an int of at least 0, or None"),
         ("pool", ("3", "GB", "", "2 cows"), "slots as an int, or a size such as '2GB' or '512MiB', or None"),
         ("share_prefixes", (1, "yes", None), "True or False"),
+        ("wait_for_tools", (1, "yes", None), "True or False"),
         ("tool_timeout_s", (0, -1.0, *without(NOT_NUMBERS, None)), "above 0, or None"),
         ("max_concurrent_tools", (0, -1, *NOT_INTS), "an int of at least 1"),
         ("return_log_probs", (None, 1, "no"), "True or False"),

@@ -3,6 +3,8 @@
 import dataclasses
 import functools
 import math
+import time
+from random import Random
 
 import pytest
 import torch
@@ -77,6 +79,31 @@ def tool_use():
     config = fnroll.RolloutConfig(max_length=256, rows=5, max_turns=5, progress=False)
     with fnroll.Rollout(model, tokenizer, config, TINY_TOOLS) as rollout:
         return model, rollout.generate(fnroll.RolloutRequest(prompts), sampling, seed=3)
+
+
+def test_waiting_for_tools_makes_log_probs_independent_of_their_latency():
+    """Bitwise: the rounding of a float32 forward depends on which turns share it."""
+    model, tokenizer = load_tiny("solved")
+    prompts = [fnroll.RolloutRecord(messages=task.messages) for task in make_tasks(8)]
+    config = fnroll.RolloutConfig(max_length=256, rows=8, max_turns=5, progress=False, wait_for_tools=True)
+
+    def slow(tool, seed):
+        random = Random(seed)
+
+        @functools.wraps(tool)
+        def call(*args, **kwargs):
+            time.sleep(random.random() / 50)
+            return tool(*args, **kwargs)
+
+        return call
+
+    batches = []
+    for seed in (1, 2):
+        tools = [slow(tool, seed) for tool in TINY_TOOLS]
+        with fnroll.Rollout(model, tokenizer, config, tools) as rollout:
+            batches.append(rollout.generate(fnroll.RolloutRequest(prompts, n=2), seed=3))
+            assert rollout.profile.seconds["tools"] > 0
+    assert batches[0] == batches[1]
 
 
 def ratios(packed, **changes):
