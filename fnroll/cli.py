@@ -97,7 +97,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--max-length", type=int, default=1024, help="tokens of a record (default: %(default)s)")
     run.add_argument("--rows", type=int, default=16, help="records at the same time (default: %(default)s)")
     run.add_argument("--batching", default="continuous", choices=("continuous", "static"))
-    run.add_argument("--backend", default="eager", choices=("eager", "compiled"))
+    run.add_argument("--backend", default="eager", choices=("eager", "compiled", "captured"))
     run.add_argument("--poll-every", type=int, default=1, help="decode steps between two host reads")
 
 

@@ -42,3 +42,7 @@ class Model:
     def refresh(self) -> Sequence[str]:
         """Take up parameters that were replaced since the last call; return the names of those."""
         return ()
+
+    def named_weights(self) -> Sequence[tuple[str, torch.Tensor]]:
+        """Return the weights that `fn` reads without being given them, by name."""
+        return ()

@@ -152,6 +152,10 @@ class CausalLM(Model):
             )
         return relink(self.twin, self.module)
 
+    def named_weights(self) -> Sequence[tuple[str, Tensor]]:
+        """Return the parameters and buffers that the twin shares with the caller's model now."""
+        return [*self.twin.named_parameters(), *self.twin.named_buffers()]
+
 
 def _stop_ids(module: nn.Module) -> tuple[int, ...]:
     stop = getattr(getattr(module, "generation_config", None), "eos_token_id", None)

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import torch
+
 from fnroll.shell.checks import check_bool, check_choice, check_int, check_number, fail, parse_bytes
 
 # What float32, in which tokens are drawn, can hold and divide by.
@@ -74,8 +76,8 @@ class RolloutConfig:
     """B: records that decode at the same time."""
     batching: Literal["continuous", "static"] = "continuous"
     """Fill a row as soon as it is free, or all rows when all are free."""
-    backend: Literal["eager", "compiled"] = "eager"
-    """How the decode step runs."""
+    backend: Literal["eager", "compiled", "captured"] = "eager"
+    """How steps run: as they are, compiled, or compiled and replayed as CUDA graphs."""
     multi_turn: bool | None = None
     """Parse turns and run tools; None does when there are tools."""
     max_turns: int = 16
@@ -126,7 +128,9 @@ class RolloutConfig:
         check("max_length", self.max_length, least=2)
         check("rows", self.rows, least=1)
         check_choice(name, "batching", self.batching, ("continuous", "static"))
-        check_choice(name, "backend", self.backend, ("eager", "compiled"))
+        check_choice(name, "backend", self.backend, ("eager", "compiled", "captured"))
+        if self.backend == "captured" and not torch.cuda.is_available():
+            fail(name, "backend", "captured", "'compiled' (or 'eager') on a machine without a CUDA device")
         check_choice(name, "returning", self.returning, ("front", "back"))
         check_bool(name, "multi_turn", self.multi_turn, optional=True)
         check("max_turns", self.max_turns, least=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Hashable, Sequence
 from functools import partial
 from typing import Any
@@ -10,9 +11,20 @@ import torch
 from torch import Tensor
 
 from fnroll.core import pool, steps
-from fnroll.core.lower import Settled, Step, compiled, donate
+from fnroll.core.lower import (
+    Captured,
+    Donated,
+    Record,
+    Settled,
+    Step,
+    captured,
+    compiled,
+    cuda_recorder,
+    donate,
+)
 from fnroll.core.types import RolloutState
 from fnroll.models.base import Model
+from fnroll.models.smollm2 import cache_dir
 from fnroll.shell.buckets import CPU_COST, CUDA_COST, Buckets, DecodeShape, PrefillShape
 
 Shape = DecodeShape | PrefillShape
@@ -32,6 +44,9 @@ class LoweredSteps:
     ) -> None:  # fmt: skip
         self.model, self.backend, self.max_length = model, backend, max_length
         self.multi_turn = multi_turn
+        if backend != "eager":
+            # torch's own default is a temporary folder, which many systems empty.
+            os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_dir() / "inductor"))
         cost = CUDA_COST if model.device.type == "cuda" else CPU_COST
         self.buckets = Buckets(num_rows, max_length, cost)
         self.enqueue: Step = donate(steps.enqueue, _DONATED)
@@ -44,6 +59,8 @@ class LoweredSteps:
         self._share: Step = donate(pool.share, ("cache", "rows"))
         self.release: Step = donate(pool.release, ("pool",))
         self._lowered: dict[Hashable, Step] = {}
+        self._weights: Sequence[tuple[str, Tensor]] = ()
+        self._record: Record | None = None
 
     @property
     def is_eager(self) -> bool:
@@ -64,6 +81,11 @@ class LoweredSteps:
         if isinstance(shape, DecodeShape):
             return self._decode(shape, state)[0]
         return self._prefill(shape, state, *self._fill_up([], shape.rows, 0))
+
+    @property
+    def runs_to_warm_up(self) -> int:
+        """How often a shape must run until nothing is left to prepare: the second time captures."""
+        return 2 if self.backend == "captured" else 1
 
     @property
     def num_graphs(self) -> int:
@@ -161,14 +183,33 @@ class LoweredSteps:
         """
         if key not in self._lowered:
             donated = donate(step, _DONATED)
-            self._lowered[key] = donated if self.is_eager else Settled(compiled(donated))
+            self._lowered[key] = self._run_by_backend(donated)
         return self._lowered[key]
 
-    def recheck(self) -> None:
-        """Let every compiled step check its parameters again, after some were replaced."""
-        for step in self._lowered.values():
+    def _run_by_backend(self, donated: Donated) -> Step:
+        if self.is_eager:
+            return donated
+        step = compiled(donated)
+        if self.backend == "compiled":
+            return Settled(step)
+        self._record = self._record or cuda_recorder()
+        return captured(step, weights=lambda: self._weights, record=self._record)
+
+    def refresh(self) -> None:
+        """Take up weights that were replaced; steps that ran with others check or capture theirs again."""
+        replaced = self.model.refresh()
+        for step in self._lowered.values() if replaced else ():
             if isinstance(step, Settled):
                 step.seen.clear()
+        if self.backend == "captured":
+            self._weights = self.model.named_weights()
+
+    def shutdown(self) -> None:
+        """Give the memory of captured graphs back."""
+        for step in self._lowered.values():
+            if isinstance(step, Captured):
+                step.release()
+        self._record = None
 
 
 def _support_size(state: RolloutState) -> int:

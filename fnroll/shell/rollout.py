@@ -172,7 +172,7 @@ class Rollout:
           WarmUpError: if the memory is too small, naming the graph and what to lower.
         """
         sampling = SamplingConfig() if sampling is None else sampling
-        self._refresh()
+        self._steps.refresh()
         support = sampling.support_size if sampling.is_truncating else 0
         state = self._init_state(self._steps.num_lines(0), sampling, support)
         state, done = warm_up(self._steps, state, progress=self.config.progress)
@@ -246,7 +246,7 @@ class Rollout:
 
     def _run(self, stack: ExitStack, call: Call) -> None:
         """Roll out what has to be, into `call.done`; what has ended is in there also if this raises."""
-        self._refresh()
+        self._steps.refresh()
         budget = Budget(self.config, call.sampling)
         run = describe_run(*call.identity, call.sampling, self.config, self.model.name)
         for record in call.records:
@@ -394,24 +394,20 @@ class Rollout:
             name = detect_parser(str(template)) or _DEFAULT_PARSER
         return get_parser(name)
 
-    def _refresh(self) -> None:
-        """Take up parameters that were replaced."""
-        if self.model.refresh() and "_steps" in self.__dict__:
-            self._steps.recheck()
-
     def sync_weights(self, version: int) -> None:
         """Take up the model's present weights and say which version they are.
 
         In-place updates need no call to be seen; the version is what `weight_versions` will say.
         """
         check_int("sync_weights", "version", version, least=0)
-        self._refresh()
+        self._steps.refresh()
         self.weight_version = version
 
     def shutdown(self) -> None:
         """Release the cache and the lowered steps. The rollout can be used again."""
         self._buffers = None
-        self.__dict__.pop("_steps", None)
+        if (steps := self.__dict__.pop("_steps", None)) is not None:
+            steps.shutdown()
 
     def __enter__(self) -> Rollout:
         return self

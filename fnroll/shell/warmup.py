@@ -67,7 +67,8 @@ def warm_up(
         for place, shape in enumerate(shapes):
             report(place, str(shape))
             try:
-                state = steps.try_shape(state, shape)
+                for _ in range(steps.runs_to_warm_up):
+                    state = steps.try_shape(state, shape)
             except (RuntimeError, MemoryError) as error:
                 if _is_memory(error):
                     raise WarmUpError(_say(shapes, place, error)) from error

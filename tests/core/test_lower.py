@@ -9,7 +9,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch._inductor.utils import run_and_get_code
 
 from fnroll.core import steps
-from fnroll.core.lower import ConsumedError, DonationError, Settled, compiled, donate
+from fnroll.core.lower import ConsumedError, DonationError, GraphBreakError, Settled, compiled, donate
 from fnroll.core.tree import pytree, replace, tree_equal, tree_leaves
 from tests.core.helpers import running, toy_state, unsunk
 
@@ -120,7 +120,7 @@ def test_another_state_of_the_same_shapes_runs_the_same_graph():
 
 def test_a_compiled_swap_is_refused_too():
     swap = donate(lambda h: replace(h, pair=Pair(a=h.pair.b, b=h.pair.a)), ("pair",))
-    with pytest.raises(Exception, match=r"the new pair\.a is the old pair\.b"):
+    with pytest.raises(DonationError, match=r"^donate.*the new pair\.a is the old pair\.b"):
         compiled(swap, backend="eager")(holder())
 
 
@@ -173,3 +173,32 @@ def allocations(code):
     """Elements of every buffer that a piece of generated code takes."""
     found = re.findall(r"empty_strided\w*\(\(([\d, ]*)\)", code)
     return [int(torch.tensor([int(n) for n in re.findall(r"\d+", shape)] or [1]).prod()) for shape in found]
+
+
+def branches_on_a_value(h):
+    if h.pair.a.sum() > 0:
+        return h
+    return replace(h, pair=Pair(a=h.pair.a + 1, b=h.pair.b))
+
+
+def reads_a_value(h):
+    return replace(h, pair=Pair(a=h.pair.a + len(h.pair.b.tolist()) + h.pair.b.numpy()[0], b=h.pair.b))
+
+
+def helps(h):
+    return reads_a_value(h)
+
+
+@pytest.mark.parametrize(
+    ("step", "line"),
+    [
+        (branches_on_a_value, r"test_lower\.py:\d+ in branches_on_a_value: if h\.pair\.a\.sum\(\) > 0:"),
+        (donate(branches_on_a_value, ("pair",)), r"in branches_on_a_value: if h\.pair"),
+        (partial(helps), r"test_lower\.py:\d+ in reads_a_value: return replace"),
+    ],
+    ids=["plain", "donated", "helper"],
+)
+def test_a_graph_break_names_the_step_and_the_line(step, line):
+    name = "donate\\(branches_on_a_value\\)" if hasattr(step, "names") else r"(branches_on_a_value|helps)"
+    with pytest.raises(GraphBreakError, match=rf"^{name} cannot be compiled as one graph: .*, at .*{line}"):
+        compiled(step, backend="eager")(holder())
