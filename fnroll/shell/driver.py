@@ -189,11 +189,10 @@ class Driver:
     def _admit(self) -> None:
         with self.profile.stage("admit"):
             self.state, admitted = self.steps.admit(self.state)
-            placed = [
-                Placed(row, line, self._lines[line].length)
-                for row, line in enumerate(admitted.tolist())
-                if line != Rows.IDLE
-            ]
+            lines = admitted.cpu().numpy()
+            rows = (lines != Rows.IDLE).nonzero()[0]
+            pairs = zip(rows.tolist(), lines[rows].tolist(), strict=True)
+            placed = [Placed(row, line, self._lines[line].length) for row, line in pairs]
             for row, line, length in placed:
                 self._live.admit(row, line, length, self._lines[line].limit)
             self._queued.difference_update(line for _, line, _ in placed)
@@ -256,7 +255,7 @@ class Driver:
         with self.profile.stage("poll"):
             records, index = self.state.records, torch.from_numpy(self._live.lines)
             index = index.to(self.state.stop_ids.device)
-            status, length = torch.stack((records.status[index], records.length[index])).cpu().numpy()
+            status, length = torch.stack((records.status, records.length))[:, index].cpu().numpy()
             sampled, ended = self._live.read(status, length, only)
             self.profile.tokens += sampled
             self.profile.fed_tokens += sampled

@@ -8,6 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from fnroll.core.types import RUNNING
+
 _NONE = -1
 
 
@@ -28,36 +30,43 @@ class LiveRows:
         self._length = np.zeros(rows, dtype=np.int64)
         self._limit = np.zeros(rows, dtype=np.int64)
         self._count = 0
+        self._busy: npt.NDArray[np.intp] | None = None
 
     def __len__(self) -> int:
         return self._count
 
     @property
+    def rows(self) -> npt.NDArray[np.intp]:
+        """The rows that hold a record, in order."""
+        if self._busy is None:
+            self._busy = np.flatnonzero(self._line != _NONE)
+        return self._busy
+
+    @property
     def lines(self) -> npt.NDArray[np.int64]:
         """The lines of the running records, in the order of their rows."""
-        lines: npt.NDArray[np.int64] = self._line[self._line != _NONE]
+        lines: npt.NDArray[np.int64] = self._line[self.rows]
         return lines
 
     @property
     def longest(self) -> int:
         """Length of the longest running record when last read."""
-        return int(self._length[self._line != _NONE].max())
+        return int(self._length.max())
 
     @property
     def most_left(self) -> int:
         """The most tokens that a running record may still sample in its turn."""
-        live = self._line != _NONE
-        return int((self._limit[live] - self._length[live]).max())
+        return int((self._limit - self._length).max())
 
     def admit(self, row: int, line: int, length: int, limit: int) -> None:
         """Say that a record runs in a row."""
         self._line[row], self._length[row], self._limit[row] = line, length, limit
-        self._count += 1
+        self._count, self._busy = self._count + 1, None
 
     def free(self, row: int) -> None:
         """Say that a row holds no record."""
-        self._line[row] = _NONE
-        self._count -= 1
+        self._line[row], self._length[row], self._limit[row] = _NONE, 0, 0
+        self._count, self._busy = self._count - 1, None
 
     def discard(self, line: int) -> None:
         """Free the row of a record, if it has one."""
@@ -77,11 +86,11 @@ class LiveRows:
         Returns:
           How many tokens were sampled since the last read; the records whose turn has ended, by line.
         """
-        rows = np.flatnonzero(self._line != _NONE)
-        sampled = int((length - self._length[rows]).sum())
+        rows = self.rows
+        sampled = int(length.sum() - self._length[rows].sum())
         self._length[rows] = length
-        over = np.flatnonzero(np.isin(status, list(only)))
-        ended = sorted(
-            TurnEnd(int(self._line[rows[i]]), int(rows[i]), int(status[i]), int(length[i])) for i in over
-        )
-        return sampled, ended
+        ended = [
+            TurnEnd(int(self._line[rows[i]]), int(rows[i]), int(status[i]), int(length[i]))
+            for i in np.flatnonzero(status != RUNNING)
+        ]
+        return sampled, sorted(item for item in ended if item.status in only)
