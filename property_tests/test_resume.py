@@ -164,6 +164,34 @@ def test_a_fork_is_the_other_sample_from_there_on(case, one, other, steps):
             assert record.log_probs[: len(source.tokens)] == source.log_probs
 
 
+@settings(max_examples=30)
+@given(cases(), schedules(), schedules(), st.integers(0, 4))
+def test_an_abort_touches_no_other_record_and_can_be_taken_back(case, one, other, after):
+    """What was aborted is what the record would have been up to there, and goes on from there."""
+    with rollout_of(case, one) as rollout:
+        whole = rollout.generate(request_of(case), sampling_of(case), seed=case["seed"])
+    ended = []
+
+    def stop(_, record):
+        ended.append(record)
+        if len(ended) > after:
+            rollout.abort(lambda other: other.prompt_id != record.prompt_id)
+
+    with rollout_of(case, other) as rollout:
+        batch = rollout.generate(request_of(case), sampling_of(case), seed=case["seed"], on_record=stop)
+    assert len(ended) == len(batch) == len(whole)
+    revived = []
+    for left, right in zip(whole, batch, strict=True):
+        is_aborted = right.reason == "aborted"
+        event(f"aborted {is_aborted}")
+        assert is_aborted or right == left
+        assert right.tokens == left.tokens[: len(right.tokens)]
+        revived.append(right.rewind(len(right.tokens)) if is_aborted else right)
+    with rollout_of(case, one) as rollout:
+        again = rollout.generate(RolloutRequest(revived, resume=True), sampling_of(case), seed=case["seed"])
+    assert again == whole
+
+
 def noise_from_position_0_again(monkeypatch):
     """The second part of a record draws what its first one drew."""
     begun, resume, draw = {}, flights.resume_flight, steps.draw
