@@ -11,8 +11,8 @@ PURE = [*CORE, *sorted((ROOT / "dialogue").rglob("*.py"))]
 
 # Reading a tensor on the host waits for the device, and breaks a graph in two.
 HOST_READS = {"item", "tolist", "cpu", "numpy"}
-# `lower` moves results into donated buffers, `buffer` has the one write of a step.
-WRITERS = {"lower.py", "buffer.py"}
+# `lower` moves results into donated buffers, `graph` inputs into its own, `buffer` has the write of a step.
+WRITERS = {"lower.py", "graph.py", "buffer.py"}
 WORLD = {"asyncio", "threading", "time", "random", "deepspeed", "multiprocessing", "subprocess"}
 SHELL = {"fnroll.shell", "fnroll.cli", "fnroll.bench", "fnroll.testing", "torch.distributed"}
 CORE_ONLY = {"fnroll.models", "fnroll.dialogue", "transformers", "rich", "jsonschema", "numpy"}

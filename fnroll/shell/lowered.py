@@ -11,17 +11,8 @@ import torch
 from torch import Tensor
 
 from fnroll.core import pool, steps
-from fnroll.core.lower import (
-    Captured,
-    Donated,
-    Record,
-    Settled,
-    Step,
-    captured,
-    compiled,
-    cuda_recorder,
-    donate,
-)
+from fnroll.core.graph import Captured, Record, captured, cuda_recorder
+from fnroll.core.lower import Donated, Settled, Step, compiled, donate
 from fnroll.core.types import RolloutState
 from fnroll.models.base import Model
 from fnroll.models.smollm2 import cache_dir

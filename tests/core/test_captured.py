@@ -7,11 +7,12 @@ import pytest
 import torch
 
 from fnroll.core import steps
-from fnroll.core.lower import ConsumedError, captured, donate
+from fnroll.core.graph import captured
+from fnroll.core.lower import ConsumedError, donate
 from fnroll.core.tree import replace, tree_equal, tree_leaves, tree_map
-from tests.core.helpers import running
+from tests.core.helpers import running, unsunk
 from tests.core.recorder import record
-from tests.core.test_lower import ALL, decode, unsunk
+from tests.core.test_lower import ALL, decode
 
 
 def step_of(model, **options):
@@ -81,7 +82,7 @@ def test_weights_in_place_need_nothing_and_replaced_ones_are_captured_again(capl
     pure, state = both(step, model, pure, state, 2)
     assert step.num_captures == 1
     object.__setattr__(model, "params", model.params.clone() * 3)
-    with caplog.at_level(logging.WARNING, logger="fnroll.core.lower"):
+    with caplog.at_level(logging.WARNING, logger="fnroll.core.graph"):
         both(step, model, pure, state, 3)
     assert step.num_captures == 2
     assert [r.message for r in caplog.records if "replaced" in r.message] == [

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 
 import fnroll.shell.lowered as lowered_module
 from fnroll import Rollout, RolloutConfig
-from fnroll.core.lower import Captured
+from fnroll.core.graph import Captured
 from fnroll.models.zoo import tiny_model
 from fnroll.testing.rolling import run_work
 from property_tests.test_schedules import TOY_VOCABULARY, scheduled, toy
