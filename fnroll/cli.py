@@ -175,6 +175,8 @@ def _roll_out(args: argparse.Namespace, prompts: list[RolloutRecord], console: C
         tool_call_parser=args.tool_call_parser,
         log=args.log,
         replay=args.replay,
+        # A replay answers at once: float32 rounds alike only if the live run shares its forwards alike.
+        wait_for_tools=bool(args.log or args.replay),
         save=args.save,
         save_every=args.save_every,
     )

@@ -1,5 +1,6 @@
 """Schedule invariance: a record is a function of its identity and of nothing else."""
 
+import dataclasses
 import functools
 
 import pytest
@@ -95,3 +96,13 @@ def test_records_equal_the_oracle_in_float32(name, case):
     # Tokens are equal unless the two best were closer than the error of float32; the margins of those that
     # split are reported by `--hypothesis-show-statistics`.
     records_equal_the_oracle(*tiny(name, torch.float32), *case, tolerance=1e-4, tie=1e-3)
+
+
+@pytest.mark.parametrize("name", TINY_MODELS)
+@settings(max_examples=5)
+@example(HARD)
+@given(scheduled(48))
+def test_shared_prefixes_change_no_token_in_float32(name, case):
+    work, schedule = case
+    ways = (dataclasses.replace(schedule, share_prefixes=share) for share in (True, False))
+    schedules_give_the_same_records(tiny(name, torch.float32)[0], work, *ways, tolerance=1e-5)

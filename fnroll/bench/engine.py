@@ -119,7 +119,7 @@ class FnrollEngine:
     ) -> None:
         if backend == "captured" and not torch.cuda.is_available():
             raise EngineError("a captured step needs CUDA; use fnroll-compiled on this machine")
-        options: dict[str, Any] = {"backend": backend, "batching": batching}
+        options: dict[str, Any] = {"backend": backend, "batching": batching, "poll_every": work.poll_every}
         is_spoken = work.turns > 1
         if is_spoken:
             register_turn_parser()

@@ -41,6 +41,7 @@ def _overlap_row(result: OverlapResult) -> Row:
         "dtype": "float64",
         "tokens_per_s": None,
         "tokens_per_turn": result.tokens_per_turn,
+        "returning": result.returning,
         "latency_s": result.latency_s,
         "wall_s": statistics.median(result.walls),
         "decode_bound_s": statistics.median(result.decodes),

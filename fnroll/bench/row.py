@@ -51,8 +51,8 @@ def share_of_same(records: tuple[Ids, ...], oracle: tuple[Ids, ...]) -> float:
     return sum(ours == theirs for ours, theirs in pairs) / len(oracle)
 
 
-def measured(sample: Sample) -> Row:
-    """Return what a sample says by itself."""
+def measured(work: Workload, sample: Sample) -> Row:
+    """Return what a sample of a workload says by itself."""
     last = sample.rounds[-1]
     columns = (last.fed or 0) + last.padded
     return {
@@ -62,7 +62,7 @@ def measured(sample: Sample) -> Row:
         "recompiles": sample.recompiles,
         "peak_memory": sample.peak_memory,
         "fed_per_sampled": None if last.fed is None else last.fed / last.tokens,
-        "least_fed_per_sampled": least_fed(last.records) / last.tokens if last.records else None,
+        "least_fed_per_sampled": least_fed(work, last.records) / last.tokens if last.records else None,
         "padding_share": None if last.fed is None else last.padded / columns,
         "step_ms": 1e3 * statistics.median(r.seconds / r.steps for r in sample.rounds)
         if last.steps

@@ -180,7 +180,7 @@ def _make_rows(
         if name in ready:
             values |= compiling(ready[name].cold, ready[name].warm)
         if sample.rounds:
-            values |= measured(sample) | compared(sample, peer, samples.get(peer))
+            values |= measured(work, sample) | compared(sample, peer, samples.get(peer))
             values |= _correctness(sample, oracle)
             if BOUND in samples and samples[BOUND].rounds:
                 values["share_of_bound"] = share_of_bound(sample, samples[BOUND], work.rows)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from fnroll.shell.prefixes import count_distinct
 
 Ids = tuple[int, ...]
 
@@ -17,12 +18,6 @@ class Page:
     text: str
     ids: Ids
     """What the record grows by: the answer between the turns, as the chat template writes it."""
-
-
-def common_length(left: Sequence[int], right: Sequence[int]) -> int:
-    """Return how many ids two sequences begin with together."""
-    pairs = enumerate(zip(left, right, strict=False))
-    return next((place for place, (a, b) in pairs if a != b), min(len(left), len(right)))
 
 
 @dataclass(frozen=True)
@@ -43,6 +38,8 @@ class Workload:
     has_stops: bool = False
     """Whether the model's own stop ids end an answer; else each turn takes all its tokens."""
     temperature: float = 0.0
+    poll_every: int = 1
+    """Decode steps between two reads of the device, of engines that can run ahead."""
     turns: int = 1
     latency_s: float = 0.0
     """What a tool call takes."""
@@ -67,12 +64,11 @@ class Workload:
         return self.pages[zlib.crc32(turn.encode("utf-8", "replace")) % len(self.pages)]
 
 
-def least_fed(records: Sequence[Ids]) -> int:
-    """Return the fewest tokens that any engine must feed to sample these records.
+def least_fed(work: Workload, records: Sequence[Ids]) -> int:
+    """Return the fewest tokens that any engine must feed to sample these records of a workload.
 
-    That is the number of distinct beginnings among them: a shared prompt is fed once, and the last token of
-    a record never.
+    A beginning that prompts share is fed once; what follows a prompt is each record's own, also where greedy
+    samples happen to be equal; the last token of a record is never fed.
     """
-    records = sorted(record[:-1] for record in records)
-    shared = sum(common_length(*pair) for pair in itertools.pairwise(records))
-    return sum(map(len, records)) - shared
+    grown = sum(len(record) - 1 - len(prompt) for record, prompt in zip(records, work.expanded, strict=True))
+    return count_distinct(work.prompts) + grown

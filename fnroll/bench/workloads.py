@@ -14,6 +14,7 @@ from fnroll.models.base import Model
 from fnroll.models.toy import toy_model
 
 _TOY_VOCABULARY = 64
+_STRESS_POLL = 8
 
 
 @dataclass(frozen=True)
@@ -129,8 +130,9 @@ def stress(subject: Subject, size: Size) -> list[Workload]:
     for count in counts:
         ids = [tuple(1 + (7 * i + 3 * j) % 60 for j in range(1 + i % 16)) for i in range(count)]
         work = Workload(
-            "W6", tuple(ids), rows, 64, variant=f"{count} records", has_stops=True, temperature=1.0
-        )
+            "W6", tuple(ids), rows, 64, variant=f"{count} records", has_stops=True, temperature=1.0,
+            poll_every=_STRESS_POLL,
+        )  # fmt: skip
         found.append(work)
     return found
 

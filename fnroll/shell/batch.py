@@ -72,29 +72,32 @@ class RolloutRequest:
             if record.is_unfinished:
                 expanded.append(_identify(record, index))
                 continue
-            base = record.sample or 0
-            fresh = _identify(
-                RolloutRecord(
-                    messages=record.messages,
-                    prompt_ids=record.prompt_ids,
-                    prompt_id=record.prompt_id,
-                    group=record.group,
-                    metadata=record.metadata,
-                ),
-                index,
-            )
             # A record that came out of a rollout is one sample already.
             count = 1 if record.is_rolled_out else self.n
-            expanded.extend(fresh.replace(sample=base + sample) for sample in range(count))
+            expanded.extend(_start(record, index, sample) for sample in range(count))
         _check_identities(expanded)
         return expanded
 
 
+def _identity(record: RolloutRecord, index: int) -> dict[str, Any]:
+    return {
+        "prompt_id": index if record.prompt_id is None else record.prompt_id,
+        "group": index if record.group is None else record.group,
+    }
+
+
 def _identify(record: RolloutRecord, index: int) -> RolloutRecord:
-    return record.replace(
-        prompt_id=index if record.prompt_id is None else record.prompt_id,
-        group=index if record.group is None else record.group,
-        sample=record.sample or 0,
+    return record.replace(**_identity(record, index), sample=record.sample or 0)
+
+
+def _start(record: RolloutRecord, index: int, sample: int) -> RolloutRecord:
+    """Return a sample of a prompt, with nothing of an earlier rollout."""
+    return RolloutRecord(
+        messages=record.messages,
+        prompt_ids=record.prompt_ids,
+        metadata=record.metadata,
+        sample=(record.sample or 0) + sample,
+        **_identity(record, index),
     )
 
 

@@ -24,7 +24,7 @@ class Cost:
     """Columns of the largest forward worth a graph: beyond, two forwards cost what one does."""
 
 
-# Measured on a CPU of two cores; a GPU reads its weights in the time of a few hundred columns.
+# Estimates: two cores read their weights in the time of some 32 columns, a GPU in that of a few hundred.
 CPU_COST = Cost(least=32, most=1024)
 CUDA_COST = Cost(least=256, most=8192)
 

@@ -91,7 +91,7 @@ class RolloutConfig:
     early; at the back, no record begins so late that its tools have nothing to hide behind."""
     pool: int | str | None = None
     """Where the keys and values of turns wait for their tools: slots, each as large as a row, or a size such
-    as "2GB"; 0 re-computes them. None is as many slots as rows in multi-turn rollouts, else none."""
+    as "2GB"; 0 re-computes them. None is two slots for each row in multi-turn rollouts, else none."""
     share_prefixes: bool = True
     """Feed what records have in common (the samples of a prompt, a system prompt, tools) once and copy it."""
     poll_every: int = 1
@@ -100,7 +100,8 @@ class RolloutConfig:
     """Seconds that one tool call may take; None waits for ever."""
     wait_for_tools: bool = False
     """Decode on only when every turn that has ended has its answers. What shares a forward, and so the last
-    bits of log-probs, then does not depend on how long tools take: for training that must repeat exactly."""
+    bits of log-probs, then does not depend on how long tools take: for training and replays that must repeat
+    exactly."""
     max_concurrent_tools: int = 32
     """Tool calls that run at the same time."""
     max_calls_per_turn: int | None = 64

@@ -30,8 +30,8 @@ def count_slots(pool: int | str | None, model: Model, *, rows: int, max_length: 
     """Return how many slots the pool of a rollout has.
 
     Args:
-      pool: slots, or a size as text, or None: as many as rows, as far as half of the memory goes, where turns
-        come back; none where they do not.
+      pool: slots, or a size as text, or None: two for each row where turns come back, as far as half of the
+        memory goes that the rows leave; none where they do not.
       model: gives the size of a slot and the device.
       rows: B.
       max_length: T.
@@ -42,7 +42,8 @@ def count_slots(pool: int | str | None, model: Model, *, rows: int, max_length: 
     """
     one, device = slot_bytes(model, max_length), model.device
     if pool is None:
-        return min(rows, free_bytes(device) // 2 // one) if multi_turn else 0
+        # All rows may end their turns just when as many parked turns have come back and wait for those rows.
+        return min(2 * rows, max(0, free_bytes(device) // one - rows) // 2) if multi_turn else 0
     size = parse_bytes(pool) or 0 if isinstance(pool, str) else pool * one
     if isinstance(pool, str) and 0 < size < one:
         raise ValueError(
@@ -50,9 +51,9 @@ def count_slots(pool: int | str | None, model: Model, *, rows: int, max_length: 
             f"{model.name} takes {one:,} bytes"
         )
     slots = size // one
-    if slots and slots * one > free_bytes(device):
+    if slots and (rows + slots) * one > free_bytes(device):
         raise ValueError(
-            f"RolloutConfig.pool is {pool!r}: {slots:,} slots of {max_length} tokens of {model.name} take "
-            f"{slots * one:,} bytes; {device} has {free_bytes(device):,}"
+            f"RolloutConfig.pool is {pool!r}: {slots:,} slots and {rows} rows of {max_length} tokens of "
+            f"{model.name} take {(rows + slots) * one:,} bytes; {device} has {free_bytes(device):,}"
         )
     return slots

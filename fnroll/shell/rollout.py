@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 import time
-import warnings
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -17,8 +16,7 @@ from torch import nn
 from fnroll.core.pool import forget, init_pool
 from fnroll.core.tree import replace
 from fnroll.core.types import Cache, Pool, RolloutState, init_state
-from fnroll.dialogue.chat import Chat, Segment, init_chat
-from fnroll.dialogue.parsers import Parser, detect_parser, get_parser
+from fnroll.dialogue.chat import Segment
 from fnroll.dialogue.tool import ToolSet
 from fnroll.models.base import Model
 from fnroll.models.causal_lm import causal_lm
@@ -45,9 +43,8 @@ from fnroll.shell.resume import check_run, check_single_turn, describe_run
 from fnroll.shell.runner import ToolRunner
 from fnroll.shell.sampler import sampling_params
 from fnroll.shell.saver import Saver, check_overwrite
+from fnroll.shell.setup import check_length, find_parser, find_stop_ids, open_chat
 from fnroll.shell.warmup import WarmUp, warm_up
-
-_DEFAULT_PARSER = "hermes"
 
 
 class RolloutInterrupted(KeyboardInterrupt):
@@ -81,10 +78,11 @@ class Rollout:
         self.model: Model = model if isinstance(model, Model) else causal_lm(model)
         self.tokenizer, self.config = tokenizer, config
         self.tools = tools if isinstance(tools, ToolSet) else ToolSet(tools)
-        self._check()
+        check_length(self.model, config)
+        self.stop_ids = find_stop_ids(self.model, tokenizer)
         self.multi_turn = bool(len(self.tools)) if config.multi_turn is None else config.multi_turn
-        self._chat = self._init_chat()
-        self._parser = self._find_parser()
+        self._chat = open_chat(tokenizer, self.tools, self.stop_ids, config, multi_turn=self.multi_turn)
+        self._parser = find_parser(tokenizer, self.tools, config) if self.multi_turn else None
         self._prompts = Prompts(tokenizer, self._chat, self.model.vocab_size)
         self.profile = Profile()
         self.finished = RolloutBatch(())
@@ -94,54 +92,6 @@ class Rollout:
         sizes = {"rows": config.rows, "max_length": config.max_length}
         self._slots = count_slots(config.pool, self.model, **sizes, multi_turn=self.multi_turn)
         self._buffers: tuple[Cache, Pool | None] | None = None
-
-    def _check(self) -> None:
-        limit = self.model.max_positions
-        if limit is not None and self.config.max_length > limit:
-            raise ValueError(
-                f"RolloutConfig.max_length is {self.config.max_length}; {self.model.name} has positions for "
-                f"at most {limit} tokens"
-            )
-        tokenizer = self.tokenizer
-        if tokenizer is not None and tokenizer.eos_token_id is None and tokenizer.pad_token_id is None:
-            raise ValueError(
-                "the tokenizer has neither an EOS nor a pad token, so nothing says where a turn ends; set "
-                "tokenizer.eos_token"
-            )
-        self.stop_ids = sorted({*self.model.stop_ids, *self._tokenizer_stop_ids()})
-        if not self.stop_ids:
-            raise ValueError(
-                f"no stop id: neither the tokenizer nor the generation config of {self.model.name} has an "
-                f"EOS token; set tokenizer.eos_token or model.generation_config.eos_token_id"
-            )
-
-    def _tokenizer_stop_ids(self) -> list[int]:
-        eos = getattr(self.tokenizer, "eos_token_id", None)
-        return [] if eos is None else [int(eos)]
-
-    def _init_chat(self) -> Chat | None:
-        if self.multi_turn and not getattr(self.tokenizer, "chat_template", None):
-            raise ValueError(
-                "multi-turn rollouts need a tokenizer with a chat template, which writes what comes between "
-                "turns"
-            )
-        if self.tokenizer is None or not getattr(self.tokenizer, "chat_template", None):
-            return None
-        chat = init_chat(
-            self.tokenizer,
-            self.tools.schemas,
-            stop_ids=self.stop_ids,
-            chat_template_kwargs=self.config.chat_template_kwargs,
-            allow_control_tokens=self.config.allow_control_tokens,
-            multi_turn=self.multi_turn,
-        )
-        if self.multi_turn and "tool" in chat.rewrites_after:
-            warnings.warn(
-                "the chat template rewrites a turn once a tool message follows it; records keep what was "
-                "sampled, so their text differs from the template's (record.is_exact is False)",
-                stacklevel=3,
-            )
-        return chat
 
     @functools.cached_property
     def _steps(self) -> LoweredSteps:
@@ -384,15 +334,6 @@ class Rollout:
             max_concurrent_tools=self.config.max_concurrent_tools,
             tool_timeout_s=self.config.tool_timeout_s,
         )
-
-    def _find_parser(self) -> Parser | None:
-        if not self.multi_turn:
-            return None
-        name = self.config.tool_call_parser
-        if name == "auto":
-            template = self.tokenizer.get_chat_template(tools=self.tools.schemas or None)
-            name = detect_parser(str(template)) or _DEFAULT_PARSER
-        return get_parser(name)
 
     def sync_weights(self, version: int) -> None:
         """Take up the model's present weights and say which version they are.

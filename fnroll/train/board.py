@@ -24,7 +24,7 @@ def check_board(wanted: bool) -> None:
     """
     if wanted and importlib.util.find_spec("tensorboard") is None:
         raise ValueError(
-            "--tensorboard needs the package tensorboard, which is not installed: pip install 'fnroll[train]'"
+            "--tensorboard needs the package tensorboard, which is not installed: pip install '.[train]'"
         )
 
 

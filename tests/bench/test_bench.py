@@ -201,10 +201,11 @@ def test_a_wrong_record_shows(random_subject, monkeypatch):
 
 
 def test_the_least_that_must_be_fed():
-    assert least_fed([(1, 2, 3)]) == 2
-    assert least_fed([(1, 2, 3), (1, 2, 4)]) == 2
-    assert least_fed([(1, 2, 3), (1, 5, 4), (1, 2, 9, 9)]) == 4
-    assert least_fed([(7, 7), (7, 7), (8, 7)]) == 2
+    one = Workload("W", ((1, 2),), 1, 1)
+    assert least_fed(one, [(1, 2, 3)]) == 2
+    assert least_fed(replace(one, n=2), [(1, 2, 3, 4), (1, 2, 3, 4)]) == 4
+    two = Workload("W", ((1, 2), (1, 5, 4)), 1, 1)
+    assert least_fed(two, [(1, 2, 9, 9), (1, 5, 4, 6)]) == 5
 
 
 def test_the_share_of_the_bound_counts_full_rows():

@@ -203,8 +203,8 @@ def test_the_solved_model_solves_held_out_tasks(temperature):
 
 
 def test_the_start_model_solves_some():
-    batch = roll("start", 64)
-    assert 0.2 <= sum(map(reward, batch)) / len(batch) <= 0.6
+    batch = roll("start", 256)
+    assert 0.3 <= sum(map(reward, batch)) / len(batch) <= 0.5
 
 
 def test_training_from_nothing_writes_what_loading_reads(tmp_path, capsys):

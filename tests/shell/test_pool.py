@@ -10,6 +10,7 @@ import fnroll
 from fnroll.core import pool as pools
 from fnroll.models import toy_model
 from fnroll.models.chatter import chatter_model
+from fnroll.models.zoo import tiny_model
 from fnroll.shell import memory
 from fnroll.shell.checks import parse_bytes
 from fnroll.shell.driver import Driver
@@ -113,9 +114,11 @@ def test_the_samples_of_a_prompt_are_fed_it_once(rows):
 
 
 def test_a_full_pool_keeps_the_longest():
-    _, roomy, fed = roll(talk(4), pool=8)
-    batch, tight, more = roll(talk(4), pool=1)
-    again, none, most = roll(talk(4), pool=0)
+    # Whoever returns queues behind the others, at the same step every time.
+    order = {"returning": "back", "wait_for_tools": True}
+    _, roomy, fed = roll(talk(4), pool=8, **order)
+    batch, tight, more = roll(talk(4), pool=1, **order)
+    again, none, most = roll(talk(4), pool=0, **order)
     assert fed < more < most and batch.records == again.records
     assert (roomy.pool_peak, tight.pool_peak, none.pool_peak) == (roomy.pool_peak, 1, 0)
     assert roomy.pool_bytes == 8 * tight.pool_bytes > 0 == none.pool_bytes
@@ -151,10 +154,10 @@ def test_nothing_grows_over_1000_turns(monkeypatch):
         assert addresses(rollout) == buffers
 
 
-def test_by_default_turns_that_come_back_have_as_many_slots_as_rows():
+def test_by_default_turns_that_come_back_have_two_slots_for_each_row():
     with make(talk(2), [add], rows=3) as rollout:
         rollout.generate(request(talk(2)))
-        assert rollout.profile.pool_bytes == 3 * memory.slot_bytes(rollout.model, 1500)
+        assert rollout.profile.pool_bytes == 6 * memory.slot_bytes(rollout.model, 1500)
     config = fnroll.RolloutConfig(max_length=64, rows=3, progress=False)
     with fnroll.Rollout(toy_model(), None, config) as rollout:
         rollout.generate(fnroll.RolloutRequest([fnroll.RolloutRecord(prompt_ids=[1, 2])]))
@@ -183,14 +186,17 @@ def test_a_pool_given_in_bytes_has_as_many_slots_as_fit(monkeypatch):
     def count(pool, **more):
         return memory.count_slots(pool, model, rows=4, max_length=49, **{"multi_turn": True, **more})
 
-    assert count("2 KB") == 2 and count("0B") == 0 and count(7) == 7 and count(None) == 4
+    assert count("2 KB") == 2 and count("0B") == 0 and count(7) == 7 and count(None) == 8
     assert count(None, multi_turn=False) == 0
     with pytest.raises(
         ValueError, match=r"pool is '300B', 300 bytes; one slot of 49 tokens of toy takes 800"
     ):
         count("300B")
     monkeypatch.setattr(memory, "free_bytes", lambda _: 5000)
-    assert count(None) == 3 and count(6) == 6
+    # The rows take 3200 of it.
+    assert count(None) == 1 and count(2) == 2
+    with pytest.raises(ValueError, match=r"3 slots and 4 rows .* take 5,600 bytes; cpu has 5,000"):
+        count(3)
 
 
 @pytest.mark.parametrize("pool", [10**12, "900TB"])
@@ -204,8 +210,8 @@ def test_a_pool_larger_than_memory_is_refused_before_anything_is_allocated(pool,
     assert len(numbers) >= 2 and "cpu has" in str(error.value) and "RolloutConfig.pool is" in str(error.value)
 
 
-def test_new_weights_take_over_nothing_of_the_old():
-    """Case cache-01: rolled out, changed in place, rolled out again with everything shared and pooled."""
+def roll_out_twice():
+    """Roll out under old weights, then under new ones; return both, and the second by a fresh engine."""
     model, scripts = chatter_model(calls=7.5, stops=8.0), talk(2, messages=3)
     config = fnroll.RolloutConfig(max_length=300, rows=2, max_turns=3, progress=False, pool=4)
     requests = request(scripts, n=3)
@@ -223,10 +229,48 @@ def test_new_weights_take_over_nothing_of_the_old():
             leaf.copy_(value)
         rollout.sync_weights(1)
         second = rollout.generate(requests, seed=5)
-    expected = fresh(new)
+    return first, second, fresh(new)
+
+
+def test_new_weights_take_over_nothing_of_the_old():
+    """Case cache-01: rolled out, changed in place, rolled out again with everything shared and pooled."""
+    first, second, expected = roll_out_twice()
     assert [record.tokens for record in second] == [record.tokens for record in expected]
     assert [record.log_probs for record in second] == [record.log_probs for record in expected]
     assert [record.tokens for record in first] != [record.tokens for record in second]
-    assert torch.equal(
-        torch.cat([leaf.flatten() for leaf in old]), torch.cat([leaf.flatten() for leaf in new])
-    )
+
+
+def roll_out_llama_twice():
+    """The same with a model whose keys and values are made of its weights, as the toy's are not."""
+    module = tiny_model("llama", torch.float64)
+    config = fnroll.RolloutConfig(max_length=48, rows=2, progress=False)
+    prompts = [[*range(1, 30), last] for last in (30, 31)]
+    requests = fnroll.RolloutRequest([fnroll.RolloutRecord(prompt_ids=ids) for ids in prompts], 3)
+    with fnroll.Rollout(module, None, config) as rollout:
+        rollout.generate(requests, seed=5)
+        with torch.no_grad():
+            for parameter in module.parameters():
+                parameter.mul_(1.3)
+        rollout.sync_weights(1)
+        second = rollout.generate(requests, seed=5)
+        assert rollout.profile.shared_tokens
+    with fnroll.Rollout(module, None, config) as rollout:
+        fresh = rollout.generate(requests, seed=5)
+    return [[record.tokens for record in batch] for batch in (second, fresh)]
+
+
+def test_prefixes_of_old_weights_are_not_shared():
+    second, fresh = roll_out_llama_twice()
+    assert second == fresh
+
+
+def test_a_plan_that_outlives_its_weights_is_caught(monkeypatch):
+    plans, start = {}, Driver.__init__
+
+    def keep(driver, *args, **options):
+        start(driver, *args, **options)
+        driver.plan = plans.setdefault(driver.steps, driver.plan)  # of the rollout, not of one call
+
+    monkeypatch.setattr(Driver, "__init__", keep)
+    second, fresh = roll_out_llama_twice()
+    assert second != fresh

@@ -81,29 +81,41 @@ def tool_use():
         return model, rollout.generate(fnroll.RolloutRequest(prompts), sampling, seed=3)
 
 
-def test_waiting_for_tools_makes_log_probs_independent_of_their_latency():
-    """Bitwise: the rounding of a float32 forward depends on which turns share it."""
-    model, tokenizer = load_tiny("solved")
-    prompts = [fnroll.RolloutRecord(messages=task.messages) for task in make_tasks(8)]
-    config = fnroll.RolloutConfig(max_length=256, rows=8, max_turns=5, progress=False, wait_for_tools=True)
+def roll_out_with_latency(latency, *, wait, **more):
+    """What was decided and how it was scheduled, with tools that take a time drawn by the seed `latency`."""
+    model, tokenizer = load_tiny("start")
+    random = Random(latency)
 
-    def slow(tool, seed):
-        random = Random(seed)
-
+    def slow(tool):
         @functools.wraps(tool)
         def call(*args, **kwargs):
-            time.sleep(random.random() / 50)
+            time.sleep(latency * random.random() / 10)
             return tool(*args, **kwargs)
 
         return call
 
-    batches = []
-    for seed in (1, 2):
-        tools = [slow(tool, seed) for tool in TINY_TOOLS]
-        with fnroll.Rollout(model, tokenizer, config, tools) as rollout:
-            batches.append(rollout.generate(fnroll.RolloutRequest(prompts, n=2), seed=3))
-            assert rollout.profile.seconds["tools"] > 0
-    assert batches[0] == batches[1]
+    prompts = [fnroll.RolloutRecord(messages=task.messages) for task in make_tasks(8)]
+    config = fnroll.RolloutConfig(
+        max_length=256, rows=8, max_turns=5, progress=False, wait_for_tools=wait, **more
+    )
+    with fnroll.Rollout(model, tokenizer, config, [slow(tool) for tool in TINY_TOOLS]) as rollout:
+        batch = rollout.generate(fnroll.RolloutRequest(prompts, n=2), seed=3)
+        profile = rollout.profile
+    return batch, (profile.steps, profile.forwards, profile.padded_tokens)
+
+
+def test_waiting_for_tools_makes_schedule_and_log_probs_independent_of_their_latency():
+    """Bitwise: the rounding of a float32 forward depends on which turns share it."""
+    quick, slow = (roll_out_with_latency(latency, wait=True) for latency in (0, 1))
+    assert quick == slow
+    # What the option is for: without it, turns share their forwards as it happens.
+    assert roll_out_with_latency(1, wait=False)[1] != quick[1]
+
+
+def test_a_replay_repeats_a_rollout_that_waits_for_tools_bit_for_bit(tmp_path):
+    log = str(tmp_path / "effects.jsonl")
+    live = roll_out_with_latency(0.3, wait=True, log=log)
+    assert roll_out_with_latency(0, wait=True, replay=log) == live
 
 
 def ratios(packed, **changes):

@@ -204,7 +204,7 @@ def test_metrics_go_to_tensorboard_too(tmp_path, capsys):
 def test_without_tensorboard_the_option_says_how_to_get_it(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert main(["train", "--tensorboard", "--out", str(tmp_path / "run")]) == 2
-    assert "needs the package tensorboard, which is not installed: pip install 'fnroll[train]'" in (
+    assert "needs the package tensorboard, which is not installed: pip install '.[train]'" in (
         capsys.readouterr().err
     )
     assert not (tmp_path / "run").exists()
