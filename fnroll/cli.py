@@ -186,9 +186,7 @@ def _roll_out(args: argparse.Namespace, prompts: list[RolloutRecord], console: C
     request = RolloutRequest(prompts, args.n)
     model, tokenizer = load_model(args.model, args.dtype)
     with Rollout(model, tokenizer, config, tools) as rollout:
-        request = _go_on(
-            args, request, describe_run(args.seed, 0, sampling, config, rollout.model.name), console
-        )
+        request = _go_on(args, request, describe_run(args.seed, 0, sampling, config, rollout.model), console)
         file = RecordFile(args.out)
         code = 0
         try:

@@ -72,7 +72,7 @@ def run(case, schedule, folder, every, resume):
     sampling, request = sampling_of(case), request_of(case)
     with rollout_of(case, schedule, **paths) as rollout:
         if resume:
-            described = describe_run(case["seed"], 0, sampling, rollout.config, model().name)
+            described = describe_run(case["seed"], 0, sampling, rollout.config, model())
             request = read_request(paths["save"], request, described)
         return rollout.generate(request, sampling, seed=case["seed"])
 

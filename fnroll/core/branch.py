@@ -8,7 +8,7 @@ from torch import Tensor
 from fnroll.core import queue as queues
 from fnroll.core import types as t
 from fnroll.core.buffer import put
-from fnroll.core.pool import Layers, num_slots, pool_of, read_tokens, write_tokens
+from fnroll.core.pool import Layers, disown, num_slots, pool_of, read_tokens, write_tokens
 from fnroll.core.tree import replace, tree_map
 from fnroll.core.types import Pool, Records, RolloutState, Rows
 
@@ -74,6 +74,8 @@ def fork(
 
     def copy(leaf: Tensor | None) -> Tensor | None:
         return None if leaf is None else put(leaf, (target,), leaf[source])
+
+    state = replace(state, pool=disown(state.pool, target))
 
     if slot is not None:
         state = _copy_cached(state, source, target, slot, state.max_length if window is None else window)

@@ -51,6 +51,18 @@ def num_slots(pool: Pool) -> int:
     return pool.owner.shape[0] - 1
 
 
+def disown(pool: Pool | None, record: Tensor) -> Pool | None:
+    """Free the slots of lines that are about to hold another record or none, `[R]` int64."""
+    if pool is None:
+        return None
+    owned = (pool.owner[:, None] == record).any(dim=1)
+    return replace(
+        pool,
+        owner=torch.where(owned, Pool.FREE, pool.owner),
+        length=torch.where(owned, 0, pool.length),
+    )
+
+
 def write_tokens(
     layers: Layers, values: Iterable[Tensor], target: Tensor, length: Tensor, window: int
 ) -> Layers:

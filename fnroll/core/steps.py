@@ -18,6 +18,7 @@ from fnroll.core import types as t
 from fnroll.core.buffer import put
 from fnroll.core.logits import draw, find_support, process
 from fnroll.core.model import Chunk, ModelFn
+from fnroll.core.pool import disown
 from fnroll.core.tree import replace
 from fnroll.core.types import Begun, Records, RolloutState, Rows, SamplingParams
 
@@ -118,8 +119,8 @@ def enqueue(
         version=state.version if begun is None else begun.version,
         support=None if begun is None else begun.support,
     )
-    queued = torch.where(waiting, state.num_records, line)
-    return replace(state, records=filled, queue=queues.push_back(state.queue, queued))
+    queue = queues.push_back(state.queue, torch.where(waiting, state.num_records, line))
+    return replace(state, records=filled, queue=queue, pool=disown(state.pool, line))
 
 
 def admit(state: RolloutState, *, static: bool = False) -> tuple[RolloutState, Tensor]:
@@ -361,7 +362,8 @@ def finish(state: RolloutState, record: Tensor, status: Tensor, reason: Tensor) 
         record=torch.where(held, Rows.IDLE, state.rows.record),
         cached=torch.where(held, 0, state.rows.cached),
     )
-    return replace(state, records=new, rows=rows, queue=queues.drop(state.queue, record))
+    queue = queues.drop(state.queue, record)
+    return replace(state, records=new, rows=rows, queue=queue, pool=disown(state.pool, record))
 
 
 def decode_step(

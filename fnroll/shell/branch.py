@@ -79,19 +79,28 @@ def _check_slots(state: RolloutState, slots: Sequence[int], count: int) -> None:
             raise ValueError(f"fork into slot {slot}, which holds line {owners[slot]}")
 
 
-def rewind(state: RolloutState, records: Sequence[int], lengths: Sequence[int]) -> RolloutState:
+def rewind(
+    state: RolloutState,
+    records: Sequence[int],
+    lengths: Sequence[int],
+    limits: Sequence[int] | None = None,
+) -> RolloutState:
     """Take records back to how they stood when they had so many tokens, as `fnroll.core.branch.rewind` does.
 
     Args:
       state: before.
-      records: lines that hold a record.
+      records: lines that hold a record, none twice.
       lengths: as many lengths, each at least that of the prompt.
+      limits: as many lengths at which the turns under way then must stop; None keeps the present ones.
 
     Raises:
       ValueError: naming the line, the length, and what is allowed.
     """
-    if len(records) != len(lengths):
-        raise ValueError(f"rewind has {len(records)} records and {len(lengths)} lengths; it needs as many")
+    if not len(records) == len(set(records)) == len(lengths) == len(lengths if limits is None else limits):
+        raise ValueError(
+            f"rewind has records {list(records)}, {len(lengths)} lengths and "
+            f"{'no' if limits is None else len(limits)} limits; it needs as many of each, and no record twice"
+        )
     for record, length in zip(records, lengths, strict=True):
         if _line(state, "a record of rewind", record) == t.FREE:
             raise ValueError(f"rewind line {record}, which holds no record")
@@ -102,4 +111,9 @@ def rewind(state: RolloutState, records: Sequence[int], lengths: Sequence[int]) 
             raise ValueError(
                 f"rewind line {record} to {length} tokens; its prompt has {prompt} and the record {most}"
             )
-    return branch.rewind(state, _tensor(state, records), _tensor(state, lengths))
+    return branch.rewind(
+        state,
+        _tensor(state, records),
+        _tensor(state, lengths),
+        None if limits is None else _tensor(state, limits),
+    )

@@ -63,7 +63,7 @@ class Conversations:
         self._segments: dict[int, Segment] = {}
         self._waiting: dict[TurnKey, tuple[Flight, list[int], tuple[Outcome, ...]]] = {}
         self._known = dict(known or {})
-        self._recalled: deque[tuple[TurnKey, tuple[ToolResult, ...]]] = deque()
+        self._answered: deque[tuple[TurnKey, tuple[ToolResult, ...]]] = deque()
 
     def start(self, flight: Flight, segment: Segment | None) -> None:
         """Remember the conversation that a record's prompt is, None if only its ids are known."""
@@ -128,46 +128,47 @@ class Conversations:
         key = TurnKey(flight.prompt_id, flight.sample, flight.num_turns - 1, *self._run)
         self._waiting[key] = (flight, sampled, outcomes)
         if (results := recall(self._known, key, outcomes)) is not None:
-            self._recalled.append((key, results))
+            self._answered.append((key, results))
             return None
         if self.log is not None:
             self.log.write_calls(key, outcomes)
         self.runner.submit(key, outcomes)
         return None
 
-    def take_returned(self) -> list[Return]:
-        """Return the records whose tools have all answered; wait for the others if `wait_for_tools` is on."""
-        if not self.budget.config.wait_for_tools:
-            return self._take_ready()
-        returned = self._take_ready()
-        while self._waiting:
-            self.wait()
-            returned += self._take_ready()
-        return sorted(returned, key=lambda back: back.flight.index)
+    @property
+    def must_wait(self) -> bool:
+        """Whether nothing may decode before more tools have answered; only with `wait_for_tools`."""
+        return self.budget.config.wait_for_tools and len(self._waiting) > len(self._answered)
 
-    def _take_ready(self) -> list[Return]:
-        returned = []
-        while self._recalled:
-            key, results = self._recalled.popleft()
-            returned.append(self._return(key, *self._waiting.pop(key), results))
+    def take_returned(self) -> list[Return]:
+        """Return the records whose tools have all answered; none of them while one must be waited for."""
+        self._collect()
+        if self.must_wait:
+            return []
+        answered, self._answered = self._answered, deque()
+        returned = [self._return(key, *self._waiting.pop(key), results) for key, results in answered]
+        if self.budget.config.wait_for_tools:
+            returned.sort(key=lambda back: back.flight.index)
+        return returned
+
+    def _collect(self) -> None:
+        """Take the turns whose tools have answered from the runner, and log them."""
         for turn, results in self.runner.ready():
             key = cast(TurnKey, turn)
-            flight, sampled, outcomes = self._waiting.pop(key)
             if self.log is not None:
-                self.log.write(*turn_events(key, outcomes, results))
-            returned.append(self._return(key, flight, sampled, outcomes, results))
-        return returned
+                self.log.write(*turn_events(key, self._waiting[key][2], results))
+            self._answered.append((key, tuple(results)))
 
     def cancel(self, flight: Flight) -> None:
         """Forget a record that waits for its tools, and end them."""
         for key in [key for key, (other, *_) in self._waiting.items() if other is flight]:
             del self._waiting[key]
-            self._recalled = deque(item for item in self._recalled if item[0] != key)
+            self._answered = deque(item for item in self._answered if item[0] != key)
             self.runner.cancel(key)
 
     def log_ready(self) -> None:
         """Log the turns whose tools have answered and that nobody will take any more."""
-        self._take_ready()
+        self._collect()
 
     def wait(self) -> None:
         """Wait until a record may have returned, or a moment, so that whoever waits can look around.
@@ -176,7 +177,7 @@ class Conversations:
           RuntimeError: if no tool is running, for then none ever will.
         """
         start = time.monotonic()
-        if self._recalled or self.runner.wait(_MOMENT_S):
+        if (self._answered and not self.must_wait) or self.runner.wait(_MOMENT_S):
             return
         if time.monotonic() - start < _MOMENT_S:  # a runner without turns does not wait
             raise RuntimeError("records wait for tools, but no tool is running")

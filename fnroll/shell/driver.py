@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from fnroll.core import types as t
-from fnroll.core.lower import ConsumedError
 from fnroll.core.types import RolloutState, Rows
 from fnroll.shell.flight import Ended, Flight, Turns
 from fnroll.shell.live import LiveRows
@@ -83,6 +82,10 @@ class Driver:
 
     def _advance(self, most: int | None) -> None:
         """Load, admit, and decode up to the next poll, or wait for tools."""
+        if self.turns is not None and self.turns.must_wait:
+            with self.profile.stage("tools"):
+                self.turns.wait()
+            return
         self._load()
         if self._can_admit():
             self._admit()
@@ -127,21 +130,22 @@ class Driver:
         if not lines:
             return
         tapes = self.read(lines)
-        codes = (t.STATUS_NAMES.index(status), t.REASON_NAMES.index(reason))
-        self.state = self.steps.finish(
-            self.state, self._tensor(lines), *(self._tensor([code] * len(lines)) for code in codes)
-        )
-        for line, tape in zip(lines, tapes, strict=True):
+        for line, tape in zip(lines, tapes, strict=True):  # first: an interrupt must not make it another end
             if self.turns is not None:
                 self.turns.cancel(self._lines[line])
             self._queued.discard(line)
             self._live.discard(line)
             self._close(line, tape, status, reason)
+        codes = (t.STATUS_NAMES.index(status), t.REASON_NAMES.index(reason))
+        self.state = self.steps.finish(
+            self.state, self._tensor(lines), *(self._tensor([code] * len(lines)) for code in codes)
+        )
 
     def salvage(self) -> list[Ended]:
         """Return the records that had ended when `run` was left by an exception and that it did not yield."""
-        # A step that was cut off wrote to the lines of running records only, and a status comes last.
-        with suppress(ConsumedError):
+        # A step that was cut off wrote to the lines of running records only, and a status comes last. What is
+        # on the host already is not lost, whatever keeps the device from being read.
+        with suppress(Exception):
             self._end_turns(only=(t.COMPLETED, t.TRUNCATED))
         return list(self.ended)
 
@@ -180,6 +184,7 @@ class Driver:
         with self.profile.stage("turns"):
             for line, tape in zip(lines, tapes, strict=True):
                 if self._lines[line].is_waiting:
+                    self._lines[line].is_waiting = False
                     self._end_turn(line, tape, t.WAITING)
 
     def _can_admit(self) -> bool:

@@ -88,6 +88,10 @@ class Turns(Protocol):
     def end_turn(self, flight: Flight, tape: Tape) -> tuple[Status, Reason] | None:
         """Say how the record ends after a turn that a stop id closed, or None if tools run first."""
 
+    @property
+    def must_wait(self) -> bool:
+        """Whether nothing may decode before more tools have answered."""
+
     def take_returned(self) -> list[Return]:
         """Return the records whose tools have all answered, without waiting."""
 

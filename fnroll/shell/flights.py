@@ -94,7 +94,8 @@ def to_record(
         support=_support(tape),
         status=ended.status,
         reason=ended.reason,
-        num_turns=flight.num_turns,
+        # A turn of a resumed record that waits for its tools is counted when it is read again.
+        num_turns=flight.num_turns + flight.is_waiting,
         tool_calls=tuple(flight.tool_calls),
         is_exact=flight.is_exact,
         num_tool_outputs_truncated=flight.num_cut,

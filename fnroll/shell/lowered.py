@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Hashable, Sequence
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,6 +12,7 @@ from torch import Tensor
 from fnroll.core import pool, steps
 from fnroll.core.graph import Captured, Record, captured, cuda_recorder
 from fnroll.core.lower import Donated, Settled, Step, compiled, donate
+from fnroll.core.tree import replace
 from fnroll.core.types import RolloutState
 from fnroll.models.base import Model
 from fnroll.models.smollm2 import cache_dir
@@ -128,8 +128,8 @@ class LoweredSteps:
     ) -> RolloutState:
         step = partial(steps.prefill, model=self.model.fn, width=shape.width, window=shape.window)
         run = self._lower((shape, _support_size(state)), step)
-        new: RolloutState = run(self.model.params, state, rows, count)
-        return new
+        new: RolloutState = run(self.model.params, replace(state, pool=None), rows, count)
+        return replace(new, pool=state.pool)
 
     def park(
         self, state: RolloutState, rows: Tensor, slots: Tensor, records: Tensor, *, length: int
@@ -164,8 +164,9 @@ class LoweredSteps:
         )
         way = state.sampling
         key = (shape, _support_size(state), way.max_top_k, way.use_top_p, way.use_penalty, way.use_noise)
-        result: Any = self._lower(key, step)(self.model.params, state)
-        return result[0], result[1]
+        # A graph that was given the pool would keep a copy of it and copy it in each step.
+        new, ended = self._lower(key, step)(self.model.params, replace(state, pool=None))
+        return replace(new, pool=state.pool), ended
 
     def _lower(self, key: Hashable, step: Step) -> Step:
         """Return the step of a key, which is all that its graph depends on.

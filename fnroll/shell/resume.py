@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from fnroll.models.base import Model
 from fnroll.shell.budget import Budget
 from fnroll.shell.checks import check_choice
 from fnroll.shell.config import RolloutConfig, SamplingConfig
@@ -23,11 +24,14 @@ _FIXED = "support_size"
 
 
 def describe_run(
-    seed: int, step: int, sampling: SamplingConfig, config: RolloutConfig, model: str
+    seed: int, step: int, sampling: SamplingConfig, config: RolloutConfig, model: Model
 ) -> dict[str, Any]:
     """Return by name what decides the tokens of a record, beside weights, prompt, sample and tool outputs."""
     limits = {name: getattr(config, name) for name in _DECIDING}
-    return {"model": model, "seed": seed, "step": step, **dataclasses.asdict(sampling), **limits}
+    heads = sum(heads * (keys + values) for heads, keys, values in model.cache_shapes)
+    layers = f"{len(model.cache_shapes)} layers of {heads} cached numbers a token"
+    own = f"{model.name} ({model.vocab_size} ids, {layers}, {str(model.dtype).removeprefix('torch.')})"
+    return {"model": own, "seed": seed, "step": step, **dataclasses.asdict(sampling), **limits}
 
 
 def check_run(label: str, begun: Mapping[str, Any], run: Mapping[str, Any], changed: Collection[str]) -> None:

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from fnroll.core.pool import forget, init_pool
-from fnroll.core.tree import replace
+from fnroll.core.tree import replace, tree_leaves
 from fnroll.core.types import Cache, Pool, RolloutState, init_state
 from fnroll.dialogue.chat import Segment
 from fnroll.dialogue.tool import ToolSet
@@ -88,6 +88,7 @@ class Rollout:
         self.finished = RolloutBatch(())
         """The records that ended in the last `generate` call, also if it raised."""
         self.weight_version = 0
+        self._is_running = False
         self._aborts: deque[Callable[[RolloutRecord], bool]] = deque()
         sizes = {"rows": config.rows, "max_length": config.max_length}
         self._slots = count_slots(config.pool, self.model, **sizes, multi_turn=self.multi_turn)
@@ -184,12 +185,14 @@ class Rollout:
         self.profile, self.finished = Profile(), RolloutBatch(())
         self._aborts.clear()
         start = time.perf_counter()
+        self._is_running = True
         try:
             with torch.no_grad(), ExitStack() as stack:
                 self._run(stack, call)
         except KeyboardInterrupt as interrupt:
             raise RolloutInterrupted(call.ended(), len(call.records)) from interrupt
         finally:
+            self._is_running = False
             self.profile.wall_s = time.perf_counter() - start
             self.finished = call.ended()
         return call.batch()
@@ -198,7 +201,7 @@ class Rollout:
         """Roll out what has to be, into `call.done`; what has ended is in there also if this raises."""
         self._steps.refresh()
         budget = Budget(self.config, call.sampling)
-        run = describe_run(*call.identity, call.sampling, self.config, self.model.name)
+        run = describe_run(*call.identity, call.sampling, self.config, self.model)
         for record in call.records:
             if record.is_unfinished:
                 check_run(record.label, record.run or {}, run, call.changed)
@@ -242,7 +245,8 @@ class Rollout:
             saver.save(call.done, stand, self.profile.steps)
         except BaseException:
             for ended in driver.salvage():
-                call.done[ended.flight.index] = self._to_record(ended)
+                with suppress(Exception):  # one that cannot be made a record must not cost the others
+                    call.done[ended.flight.index] = self._to_record(ended)
             with suppress(OSError):  # what stopped the rollout is what the caller has to hear of
                 saver.save(call.done, None, self.profile.steps)
             raise
@@ -339,10 +343,22 @@ class Rollout:
         """Take up the model's present weights and say which version they are.
 
         In-place updates need no call to be seen; the version is what `weight_versions` will say.
+
+        Raises:
+          RuntimeError: during `generate`.
         """
         check_int("sync_weights", "version", version, least=0)
+        if self._is_running:
+            raise RuntimeError(
+                "sync_weights during generate: its keys and values are those of the old weights; cut it with "
+                "max_steps, or abort it, and go on with resume=True"
+            )
         self._steps.refresh()
         self.weight_version = version
+        # Old keys and values are never read; but a masked slot counts 0 times its value, NaN if that is NaN.
+        for leaf in tree_leaves(self._buffers):
+            if leaf.is_floating_point():
+                leaf.zero_()
 
     def shutdown(self) -> None:
         """Release the cache and the lowered steps. The rollout can be used again."""

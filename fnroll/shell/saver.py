@@ -10,6 +10,7 @@ from fnroll.shell.batch import RolloutBatch, RolloutRequest, dump_record
 from fnroll.shell.record import RolloutRecord
 from fnroll.shell.resume import check_run
 from fnroll.shell.save import read_header, write_save
+from fnroll.shell.status import Status
 
 Stand = Callable[[], Mapping[int, RolloutRecord]]
 """Gives records by their places in the batch."""
@@ -71,7 +72,9 @@ def check_overwrite(path: str, records: Sequence[RolloutRecord]) -> None:
         raise ValueError(f"{path} exists and is not the save of a rollout; give another path")
     mine = {(record.prompt_id, record.sample) for record in records if record.is_rolled_out}
     found = RolloutBatch.load(path) if header["unfinished"] else RolloutBatch(())
-    if lost := [record for record in found if (record.prompt_id, record.sample) not in mine]:
+    # A failed record holds nothing to go on with; it is rolled out anew.
+    kept = [record for record in found if record.status != Status.FAILED]
+    if lost := [record for record in kept if (record.prompt_id, record.sample) not in mine]:
         raise ValueError(
             f"{path} holds an unfinished rollout ({header['unfinished']} of {header['records']} records), "
             f"and {lost[0].label} of it is not gone on with here; go on with it, or remove the file"

@@ -81,7 +81,7 @@ def roll(folder, every, is_resumed, **more):
     sampling, request = sampling_of(CASE), request_of(CASE)
     with torch.no_grad(), rollout_of(CASE, SCHEDULE, **{**paths, **more}) as rollout:
         if is_resumed:
-            run = describe_run(CASE["seed"], 0, sampling, rollout.config, model().name)
+            run = describe_run(CASE["seed"], 0, sampling, rollout.config, model())
             request = read_request(paths["save"], request, run)
         return rollout.generate(request, sampling, seed=CASE["seed"])
 

@@ -45,9 +45,31 @@ def test_fork_and_rewind_by_line(state):
         (lambda s: rewind(s, [2], [1]), "rewind line 2 to 1 tokens; its prompt has 2 and the record 2"),
         (lambda s: rewind(s, [4], [1]), "rewind line 4, which holds no record"),
         (lambda s: rewind(s, [True], [1]), "a record of rewind is True"),
-        (lambda s: rewind(s, [0, 1], [4]), "2 records and 1 lengths"),
+        (lambda s: rewind(s, [0, 1], [4]), r"records \[0, 1\], 1 lengths and no limits"),
+        (lambda s: rewind(s, [0, 0], [4, 4]), "no record twice"),
+        (lambda s: rewind(s, [0], [4], [9, 9]), "1 lengths and 2 limits"),
     ],
 )
 def test_what_differs_is_named(state, call, message):
     with pytest.raises(ValueError, match=message):
         call(state)
+
+
+def test_a_rewound_turn_may_be_given_its_own_limit(state):
+    new = rewind(state, [0], [4], [6])
+    assert int(new.records.limit[0]) == 6 and int(rewind(state, [0], [4]).records.limit[0]) > 6
+
+
+def test_a_slot_is_free_once_its_line_holds_another_record(state):
+    """Else the record that takes the line would be given keys and values of the one before."""
+    ended = steps.finish(state, torch.tensor([0]), torch.tensor([t.COMPLETED]), torch.tensor([t.EOS]))
+    assert ended.pool.owner.tolist() == [-1, -1, -1]
+    held = steps.replace(ended, pool=state.pool)
+    assert fork(held, [1], [0]).pool.owner.tolist() == [-1, -1, -1]
+    prompt = (
+        torch.tensor([[5, 6]]),
+        torch.tensor([2]),
+        torch.tensor([9]),
+        torch.zeros(1, 2, dtype=torch.int64),
+    )
+    assert steps.enqueue(held, torch.tensor([0]), *prompt).pool.owner.tolist() == [-1, -1, -1]

@@ -8,6 +8,7 @@ import fnroll
 from fnroll import RolloutBatch, RolloutRecord, RolloutRequest, SamplingConfig
 from fnroll.models import toy_model
 from fnroll.models.tiny import TINY_TOOLS, load_tiny, make_tasks
+from fnroll.shell.saver import Saver
 from tests.shell.scripts import call, ending, make, request, results
 from tests.shell.test_turns import echo, tool
 
@@ -229,7 +230,8 @@ def test_abort_ends_the_siblings_and_keeps_what_has_ended():
         assert ("aborted" in mine) <= ("eos" in mine)
 
 
-def test_abort_of_all_reaches_a_tool_that_hangs_and_an_aborted_record_can_go_on():
+@pytest.mark.parametrize("wait_for_tools", [False, True])
+def test_abort_of_all_reaches_a_tool_that_hangs_and_an_aborted_record_can_go_on(wait_for_tools):
     hang, ended = threading.Event(), []
 
     def wait() -> str:
@@ -239,7 +241,8 @@ def test_abort_of_all_reaches_a_tool_that_hangs_and_an_aborted_record_can_go_on(
         return "late"
 
     scripts = {"a": ["bye"], "b": [call("wait"), "bye"]}
-    with make(scripts, [tool("wait", wait)]) as rollout:
+    options = {"wait_for_tools": wait_for_tools, "tool_timeout_s": None}
+    with make(scripts, [tool("wait", wait)], **options) as rollout:
         batch = rollout.generate(request(scripts), on_record=lambda index, record: ended.append(index))
         assert [ending(record) for record in batch] == [("COMPLETED", "eos", 1), ("TRUNCATED", "aborted", 1)]
         assert sorted(ended) == [0, 1] and rollout.finished == batch
@@ -271,3 +274,36 @@ def test_a_real_model_in_float32_goes_on_with_the_same_tokens():
     for left, right in zip(whole, batch, strict=True):
         assert left.replace(log_probs=right.log_probs) == right
         assert max(abs(a - b) for a, b in zip(left.log_probs, right.log_probs, strict=True)) < 1e-5
+
+
+def test_a_model_of_another_size_is_refused_though_its_class_is_the_same():
+    small, large = (toy_model(31, sharpness=0.05), toy_model(33, sharpness=0.05))
+    config = fnroll.RolloutConfig(max_length=16, progress=False)
+    with fnroll.Rollout(small, None, config) as rollout:
+        batch = rollout.generate(RolloutRequest([RolloutRecord(prompt_ids=[1, 2])]), max_steps=2)
+    with (
+        fnroll.Rollout(large, None, config) as rollout,
+        pytest.raises(ValueError, match=r"model .*31 ids.*33 ids"),
+    ):
+        rollout.generate(again(batch))
+
+
+def test_a_waiting_record_that_is_cut_again_before_it_is_loaded_keeps_its_turns(monkeypatch):
+    stood, scripts = [], {"a": [call("echo", text="x"), "bye"]}
+    with make(scripts, [echo()]) as rollout:
+        [record] = rollout.generate(request(scripts))
+        waiting = record.rewind(record.turns[0][1])
+        monkeypatch.setattr(Saver, "save", lambda _, ended, stand, steps: stood.append(stand()))
+        assert rollout.generate(again([waiting])).records == (record,)
+    first = stood[0][0]  # before anything was loaded
+    assert (first.status, first.num_turns) == (waiting.status, waiting.num_turns) == ("WAITING", 1)
+
+
+def test_weights_do_not_change_under_a_running_rollout():
+    """Its keys and values would be those of the old ones."""
+    with fnroll.Rollout(toy_model(31), None, fnroll.RolloutConfig(max_length=8, progress=False)) as rollout:
+        with pytest.raises(RuntimeError, match="sync_weights during generate"):
+            rollout.generate(
+                RolloutRequest([RolloutRecord(prompt_ids=[1])]), on_record=lambda *_: rollout.sync_weights(1)
+            )
+        rollout.sync_weights(1)

@@ -11,6 +11,7 @@ import fnroll
 from fnroll import RolloutBatch, RolloutRecord, RolloutRequest
 from fnroll.cli import main
 from fnroll.models import toy_model
+from fnroll.shell.batch import dump_record
 from fnroll.shell.save import read_header, write_save
 
 ROOT = Path(__file__).parents[2]
@@ -159,3 +160,16 @@ def test_the_command_refuses_the_save_of_other_prompts(toy_command, tmp_path, ca
     assert "prompt_ids of record 4 is [8, 9] there, and [8, 10] here" in capsys.readouterr().err
     assert main(["rollout", "--resume"]) == 2
     assert "--resume needs --save" in capsys.readouterr().err
+
+
+def test_a_save_with_a_failed_record_can_be_gone_on_with(tmp_path):
+    """A failed record holds nothing to go on with: it is rolled out anew, and is no reason to refuse."""
+    path = tmp_path / "save.jsonl"
+    with toy(path, rows=1) as rollout:
+        whole = rollout.generate(prompts(), seed=3)
+        path.unlink()
+        batch = rollout.generate(prompts(), seed=3, max_steps=4)
+        failed = batch[0].replace(status="FAILED", reason="tool_error", run=None)
+        others = [failed, *batch.records[1:]]
+        write_save(str(path), map(dump_record, others), len(others) - 1, others[1].run)
+        assert rollout.generate(RolloutRequest(others, resume=True), seed=3) == whole
