@@ -12,9 +12,11 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from fnroll import RolloutBatch
-from fnroll.cli import main
+from fnroll.cli import _SHIPPED, main
+from fnroll.models import load_model
 from fnroll.models.tiny import make_tasks, reward
 from fnroll.models.zoo import tiny_model
+from fnroll.shell.prompt import read_prompts
 
 WORDS = ["<pad>", "<bos>", "<eos>", *[f"w{i}" for i in range(3, 48)]]
 
@@ -192,3 +194,16 @@ def test_ctrl_c_exits_130_with_the_finished_records_written(folder, tmp_path):
     places = [(record.prompt_id, record.sample) for record in batch]
     assert places == sorted(places) and all(record.status for record in batch)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.jsonl", "prompts.jsonl"]
+
+
+def test_the_shipped_prompts_can_be_rendered_and_end_with_a_question():
+    """`--prompts questions` and `--prompts tool-questions --tools calculator,python`."""
+    tokenizer = load_model("tiny")[1]
+    for name, path in _SHIPPED.items():
+        prompts = read_prompts(path)
+        assert len(prompts) >= 8, name
+        for prompt in prompts:
+            assert prompt.messages[-1]["role"] == "user"
+            assert prompt.messages[-1]["content"] in tokenizer.apply_chat_template(
+                prompt.messages, tokenize=False
+            )

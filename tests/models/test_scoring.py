@@ -127,6 +127,17 @@ def test_gradients_are_those_of_plain_code_for_any_chunk(name, chunk):
         torch.testing.assert_close(mine, parameter.grad, rtol=1e-5, atol=1e-5)
 
 
+def test_no_more_tokens_than_a_chunk_pass_the_head_at_a_time():
+    """What bounds the memory: logits of a chunk only, in the forward and again in the backward."""
+    module, sizes = tiny_model("llama"), []
+    records = roll_out(module)
+    can_chunk(module, records.tokens[:3])
+    module.lm_head.register_forward_hook(lambda _, given, out: sizes.append(given[0].shape[:-1].numel()))
+    with torch.enable_grad():
+        score(module, records, chunk=3).sum().backward()
+    assert max(sizes) == 3 and len(sizes) > 4
+
+
 def test_a_head_that_is_not_all_is_noticed_and_the_scores_stay_right():
     records = roll_out(tiny_model("llama"))
     expected = score(tiny_model("llama"), records)
