@@ -1,6 +1,11 @@
 """Settings that all tests share."""
 
 import os
+import signal
+
+# A shell's background job ignores Ctrl-C, and so would the programs that tests start and interrupt.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Before torch is imported: worker processes that each use all cores slow each other down many times.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -85,6 +85,11 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     tools.add_argument("--max-turns", type=int, default=16, help="default: %(default)s")
     tools.add_argument("--max-tool-output-chars", type=int, help="default: keep all")
     tools.add_argument("--log", help="append tool calls and results to this file, as JSON Lines")
+    tools.add_argument(
+        "--wait-for-tools",
+        action="store_true",
+        help="decode on only when all tools have answered: a replay then repeats every bit of float32",
+    )
     tools.add_argument("--replay", help="answer tool calls from this log and call no tool")
     run = parser.add_argument_group("run")
     run.add_argument("--out", help="write the records here, as JSON Lines")
@@ -175,8 +180,7 @@ def _roll_out(args: argparse.Namespace, prompts: list[RolloutRecord], console: C
         tool_call_parser=args.tool_call_parser,
         log=args.log,
         replay=args.replay,
-        # A replay answers at once: float32 rounds alike only if the live run shares its forwards alike.
-        wait_for_tools=bool(args.log or args.replay),
+        wait_for_tools=args.wait_for_tools,
         save=args.save,
         save_every=args.save_every,
     )
