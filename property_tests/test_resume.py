@@ -209,13 +209,34 @@ def noise_from_position_0_again(monkeypatch):
     monkeypatch.setattr(steps, "draw", restart)
 
 
-def turn_count_lost(monkeypatch, resume=flights.resume_flight):
-    def forget(*args):
-        flight = resume(*args)
-        flight.num_turns = 0
-        return flight
+def resumed_with(change):
+    """The mistake of changing every flight that goes on with a record."""
 
-    monkeypatch.setattr(flights, "resume_flight", forget)
+    def plant(monkeypatch, resume=flights.resume_flight):
+        def changed(*args):
+            flight = resume(*args)
+            change(flight)
+            return flight
+
+        monkeypatch.setattr(flights, "resume_flight", changed)
+
+    return plant
+
+
+def lose_turns(flight):
+    flight.num_turns = 0
+
+
+def count_cut_outputs_anew(flight):
+    flight.num_cut = 0
+
+
+def pass_over_the_ended_turn(flight):
+    flight.is_waiting, flight.num_turns = False, flight.num_turns + flight.is_waiting
+
+
+def count_the_limit_from_the_cut(flight):
+    flight.limit = min(flight.length + PER_TURN, flight.limit + PER_TURN)
 
 
 def first_log_probs_dropped(monkeypatch, begin=driver.begin):
@@ -226,46 +247,19 @@ def first_log_probs_dropped(monkeypatch, begin=driver.begin):
     monkeypatch.setattr(driver, "begin", drop)
 
 
-def cut_outputs_counted_anew(monkeypatch, resume=flights.resume_flight):
-    def forget(*args):
-        flight = resume(*args)
-        flight.num_cut = 0
-        return flight
-
-    monkeypatch.setattr(flights, "resume_flight", forget)
-
-
-def limit_counted_from_the_cut(monkeypatch, resume=flights.resume_flight):
-    def forget(*args):
-        flight = resume(*args)
-        flight.limit = min(flight.length + PER_TURN, flight.limit + PER_TURN)
-        return flight
-
-    monkeypatch.setattr(flights, "resume_flight", forget)
+MUTANTS = {
+    "noise is drawn from position 0 again": noise_from_position_0_again,
+    "the first log-probs are dropped": first_log_probs_dropped,
+    "the count of turns is lost": resumed_with(lose_turns),
+    "cut outputs are counted anew": resumed_with(count_cut_outputs_anew),
+    "the limit is counted from the cut": resumed_with(count_the_limit_from_the_cut),
+    "a turn that had ended is not read again": resumed_with(pass_over_the_ended_turn),
+}
 
 
-def ended_turn_not_read_again(monkeypatch, resume=flights.resume_flight):
-    def forget(*args):
-        flight = resume(*args)
-        flight.is_waiting, flight.num_turns = False, flight.num_turns + flight.is_waiting
-        return flight
-
-    monkeypatch.setattr(flights, "resume_flight", forget)
-
-
-MUTANTS = [
-    noise_from_position_0_again,
-    turn_count_lost,
-    first_log_probs_dropped,
-    cut_outputs_counted_anew,
-    limit_counted_from_the_cut,
-    ended_turn_not_read_again,
-]
-
-
-@pytest.mark.parametrize("plant", MUTANTS)
-def test_a_planted_mistake_is_caught(plant, monkeypatch):
-    plant(monkeypatch)
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_planted_mistake_is_caught(name, monkeypatch):
+    MUTANTS[name](monkeypatch)
 
     @settings(max_examples=40, phases=[Phase.generate], report_multiple_bugs=False)
     @given(cases(), schedules(), parts())
