@@ -12,21 +12,10 @@ _SMALLEST_WIDTH = 16
 _SMALLEST_PREFILL_WINDOW = 512
 _MAX_WIDTH = 256
 _STEP = 4
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What a forward costs, in columns (tokens of one row)."""
-
-    least: int
-    """Up to so many columns a forward takes as long as reading the weights."""
-    most: int
-    """Columns of the largest forward worth a graph: beyond, two forwards cost what one does."""
-
-
-# Estimates: two cores read their weights in the time of some 32 columns, a GPU in that of a few hundred.
-CPU_COST = Cost(least=32, most=1024)
-CUDA_COST = Cost(least=256, most=8192)
+# Estimates for a GPU: columns (tokens of one row) that take as long as reading the weights does anyway, and
+# those of the largest forward worth a graph, beyond which two forwards cost what one does.
+LEAST_COLUMNS = 256
+MOST_COLUMNS = 8192
 
 
 @dataclass(frozen=True, order=True)
@@ -65,14 +54,13 @@ class Buckets:
     """The shapes of one configuration: B rows, records of up to T tokens.
 
     Their number grows with the logarithms of B and T: for 16 rows of 512 tokens there are 4 decode steps
-    and 8 prefills.
+    and 9 prefills.
     """
 
     num_rows: int
     """B."""
     max_length: int
     """T."""
-    cost: Cost = CPU_COST
 
     @functools.cached_property
     def windows(self) -> tuple[int, ...]:
@@ -96,7 +84,7 @@ class Buckets:
 
     def heights(self, width: int) -> tuple[int, ...]:
         """Return the numbers of rows that a prefill of this width comes with; 1 is always one."""
-        return tuple(rows for rows in self.rows if rows == 1 or rows * width <= self.cost.most)
+        return tuple(rows for rows in self.rows if rows == 1 or rows * width <= MOST_COLUMNS)
 
     def window(self, length: int) -> int:
         """Return the decode window for records of up to `length` tokens."""
@@ -138,7 +126,7 @@ class Buckets:
         return parts
 
     def _cover_rows(self, count: int, width: int) -> tuple[int, int]:
-        return _cover(count, self.heights(width), lambda rows: max(self.cost.least, rows * width))
+        return _cover(count, self.heights(width), lambda rows: max(LEAST_COLUMNS, rows * width))
 
 
 def _cover(count: int, sizes: Sequence[int], price: Callable[[int], int]) -> tuple[int, int]:

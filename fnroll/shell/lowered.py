@@ -16,7 +16,7 @@ from fnroll.core.tree import replace
 from fnroll.core.types import RolloutState
 from fnroll.models.base import Model
 from fnroll.models.smollm2 import cache_dir
-from fnroll.shell.buckets import CPU_COST, CUDA_COST, Buckets, DecodeShape, PrefillShape
+from fnroll.shell.buckets import Buckets, DecodeShape, PrefillShape
 
 Shape = DecodeShape | PrefillShape
 _DONATED = ("records", "rows", "queue", "cache")
@@ -24,6 +24,9 @@ _DONATED = ("records", "rows", "queue", "cache")
 _EAGER_WINDOW = 64
 _EAGER_WIDTH = 512
 _MIN_LINES = 256
+EAGER_PREFILL = frozenset({("compiled", "cpu")})
+"""Backends and devices on which a compiled prefill does not pay: on a CPU its matrix products take most of
+the time, and the columns that fill a shape up cost more than fusion saves."""
 
 
 class LoweredSteps:
@@ -38,8 +41,8 @@ class LoweredSteps:
         if backend != "eager":
             # torch's own default is a temporary folder, which many systems empty.
             os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_dir() / "inductor"))
-        cost = CUDA_COST if model.device.type == "cuda" else CPU_COST
-        self.buckets = Buckets(num_rows, max_length, cost)
+        self._prefills_eagerly = self.is_eager or (backend, model.device.type) in EAGER_PREFILL
+        self.buckets = Buckets(num_rows, max_length)
         self.enqueue: Step = donate(steps.enqueue, _DONATED)
         self.admit: Step = donate(partial(steps.admit, static=static), _DONATED)
         self.append_tool: Step = donate(partial(steps.append_tool, front=front), _DONATED)
@@ -65,7 +68,9 @@ class LoweredSteps:
 
     def shapes(self) -> list[Shape]:
         """Return every shape that a compiled step of this configuration can have."""
-        return [] if self.is_eager else [*self.buckets.decodes(), *self.buckets.prefills()]
+        if self.is_eager:
+            return []
+        return [*self.buckets.decodes(), *(() if self._prefills_eagerly else self.buckets.prefills())]
 
     def try_shape(self, state: RolloutState, shape: Shape) -> RolloutState:
         """Run a step of that shape over free rows, which changes nothing; this compiles it."""
@@ -88,7 +93,7 @@ class LoweredSteps:
 
     def prefill_width(self, count: int, tokens: int) -> int:
         """Return how many tokens the next prefill of `count` rows takes, of up to `tokens` that each has."""
-        return min(tokens, _EAGER_WIDTH) if self.is_eager else self.buckets.width(count, tokens)
+        return min(tokens, _EAGER_WIDTH) if self._prefills_eagerly else self.buckets.width(count, tokens)
 
     def prefill(
         self, state: RolloutState, rows: Sequence[int], *, width: int, length: int
@@ -98,7 +103,7 @@ class LoweredSteps:
         Returns:
           The state, and the shapes of the forwards that it took.
         """
-        if self.is_eager:
+        if self._prefills_eagerly:
             shape = PrefillShape(len(rows), width, self._eager_window(length))
             every = sorted(rows) == list(range(state.num_rows))
             index = None if every else torch.tensor(rows, device=self.model.device)

@@ -14,11 +14,17 @@ from fnroll.models.zoo import tiny_model
 HARD = SamplingConfig(temperature=0.9, top_k=9, top_p=0.95, repetition_penalty=1.2)
 
 
+def lower_with(patch, backend):
+    """Compile with another backend than Inductor, and prefills too, which a CPU else runs as they are."""
+    patch.setattr(lowered_module, "compiled", partial(lowered_module.compiled, backend=backend))
+    patch.setattr(lowered_module, "EAGER_PREFILL", frozenset())
+
+
 @pytest.fixture
 def counter(monkeypatch):
     """Compile with the same tracing and functionalisation as Inductor's, without its code generation."""
     found = CompileCounterWithBackend("aot_eager")
-    monkeypatch.setattr(lowered_module, "compiled", partial(lowered_module.compiled, backend=found))
+    lower_with(monkeypatch, found)
     return found
 
 
@@ -98,3 +104,14 @@ def test_any_number_of_ways_to_sample(counter):
         for way in ways:
             assert_same_records(compiled.generate(work, way), eager.generate(work, way), 1e-6)
         assert counter.frame_count == compiled._steps.num_graphs == len(ways) + 1  # one prefill
+
+
+def test_on_a_cpu_only_decode_steps_are_compiled(monkeypatch):
+    found = CompileCounterWithBackend("eager")
+    monkeypatch.setattr(lowered_module, "compiled", partial(lowered_module.compiled, backend=found))
+    model, work = toy_model(61), request(9, 61)
+    with rollout_of(model, 100) as eager, rollout_of(model, 100, backend="compiled") as compiled:
+        assert_same_records(compiled.generate(work), eager.generate(work), 1e-6)
+        assert compiled._steps.shapes() == compiled._steps.buckets.decodes()
+        assert compiled.profile.padded_tokens == eager.profile.padded_tokens
+        assert 1 <= found.frame_count == compiled._steps.num_graphs <= 2

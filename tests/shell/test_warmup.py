@@ -1,7 +1,6 @@
 """Warm-up: every graph of a configuration ahead of time, and none after it."""
 
 import functools
-from functools import partial
 
 import pytest
 import torch
@@ -9,11 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._dynamo.testing import CompileCounterWithBackend
 
-import fnroll.shell.lowered as lowered_module
 from fnroll import Rollout, RolloutConfig, RolloutRecord, RolloutRequest, SamplingConfig
 from fnroll.models import toy_model
 from fnroll.shell.warmup import WarmUpError
-from tests.shell.test_compiled import assert_same_records
+from tests.shell.test_compiled import assert_same_records, lower_with
 
 VOCABULARY, LENGTH = 61, 70
 
@@ -29,7 +27,7 @@ def warm(rows, batching):
     counter = CompileCounterWithBackend("eager")
     options = {"rows": rows, "batching": batching}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lowered_module, "compiled", partial(lowered_module.compiled, backend=counter))
+        lower_with(patch, counter)
         compiled = rollout_of("compiled", **options)
         done = compiled.warm_up(SamplingConfig(top_k=8, top_p=0.9, repetition_penalty=1.2))
     assert done.graphs == counter.frame_count == len(compiled._steps.shapes())
@@ -60,7 +58,7 @@ def test_no_schedule_compiles_anything_after_warm_up(schedule, ids, sampling):
 
 
 def test_a_second_warm_up_has_nothing_to_do(monkeypatch):
-    monkeypatch.setattr(lowered_module, "compiled", partial(lowered_module.compiled, backend="eager"))
+    lower_with(monkeypatch, "eager")
     with rollout_of("compiled", max_length=12) as rollout:
         first = rollout.warm_up()
         assert (first.graphs, rollout.warm_up().graphs) == (len(rollout._steps.shapes()), 0)
@@ -73,7 +71,7 @@ def test_eager_rollouts_have_nothing_to_warm_up():
 
 
 def test_running_out_of_memory_names_the_graph_and_what_to_lower(monkeypatch):
-    monkeypatch.setattr(lowered_module, "compiled", partial(lowered_module.compiled, backend="eager"))
+    lower_with(monkeypatch, "eager")
     with rollout_of("compiled", max_length=24) as rollout:
         take = rollout._steps.try_shape
 
@@ -92,7 +90,7 @@ def test_running_out_of_memory_names_the_graph_and_what_to_lower(monkeypatch):
 
 
 def test_the_bar_names_each_graph(monkeypatch, capsys):
-    monkeypatch.setattr(lowered_module, "compiled", partial(lowered_module.compiled, backend="eager"))
+    lower_with(monkeypatch, "eager")
     with rollout_of("compiled", max_length=12, progress=True) as rollout:
         rollout.warm_up()
     assert "warm-up" in capsys.readouterr().err
