@@ -8,6 +8,8 @@ from typing import Any, cast
 
 from torch import nn
 
+from fnroll.models.linear import FewColumnsLinear
+
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -35,7 +37,8 @@ def make_twin(module: nn.Module) -> nn.Module:
     def clone(source: nn.Module) -> nn.Module:
         if id(source) in twins:
             return twins[id(source)]
-        twin = twins[id(source)] = object.__new__(type(source))
+        kind = FewColumnsLinear if type(source) is nn.Linear else type(source)
+        twin = twins[id(source)] = object.__new__(kind)
         fields = {key: configs.get(id(value), value) for key, value in vars(source).items()}
         fields["_parameters"] = dict(source._parameters)
         fields["_buffers"] = dict(source._buffers)

@@ -1,0 +1,33 @@
+"""The linear layer for few columns: the products of `nn.Linear`, in the other order."""
+
+import pytest
+import torch
+from torch import nn
+
+from fnroll.models.linear import FewColumnsLinear
+from fnroll.models.twin import make_twin
+
+
+@pytest.mark.parametrize("shape", [(1,), (3, 1), (16, 1), (4, 8), (33, 1), (5, 40)])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_it_multiplies_as_the_library_does(shape, bias, dtype):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        layer = nn.Linear(48, 80, bias=bias).to(dtype)
+        inputs = torch.randn(*shape, 48, dtype=dtype)
+    twin = make_twin(layer)
+    assert type(twin) is FewColumnsLinear and twin.weight is layer.weight
+    found, exact = twin(inputs), layer.double()(inputs.double())
+    assert found.dtype == dtype and found.is_contiguous()
+    # One rounding of the result, and in float32 one of each product.
+    tolerance = 2**-8 if dtype == torch.bfloat16 else 1e-5
+    torch.testing.assert_close(found.double(), exact, rtol=tolerance, atol=tolerance)
+
+
+def test_a_layer_of_another_class_keeps_its_own_products():
+    class Doubled(nn.Linear):
+        def forward(self, input):
+            return 2 * super().forward(input)
+
+    assert type(make_twin(Doubled(2, 2))) is Doubled
