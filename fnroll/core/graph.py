@@ -125,7 +125,7 @@ class Captured:
             leaf.clone() if isinstance(leaf, Tensor) and id(leaf) not in self._kept | params else leaf
             for leaf in leaves
         ]
-        run = self.step.run_donated if isinstance(self.step, Donated) else self.step
+        run = self.step.run if isinstance(self.step, Donated) else self.step
         self._result, self._graph = self.record(lambda: run(*tree_unflatten(self._inputs, spec)))
         self.num_captures += 1
         _LOG.info("%s: captured%s", self.__name__, ", its buffers in place" if donated else "")

@@ -36,13 +36,13 @@ class GraphBreakError(RuntimeError):
 class _Consumed:
     """Stands where a donated tree was; any use of it says what happened."""
 
-    def __init__(self, name: str, step: str) -> None:
-        self._name, self._step = name, step
+    def __init__(self, tree: str, field: str, step: str) -> None:
+        self._tree, self._field, self._step = tree, field, step
 
     def _fail(self, *_: Any, **__: Any) -> NoReturn:
         raise ConsumedError(
-            f"`{self._name}` of this state was donated to {self._step} and is consumed: go on with the "
-            f"state that the step returned, or call the step without `donate` to keep both"
+            f"`{self._tree}.{self._field}` of this state was donated to {self._step} and is consumed: go on "
+            f"with the state that the step returned, or call the step without `donate` to keep both"
         )
 
     def __getattr__(self, _: str) -> NoReturn:
@@ -74,10 +74,11 @@ class Donated:
 
     def __init__(self, step: Step, names: Sequence[str], run: Step | None = None) -> None:
         self.step, self.names = step, tuple(names)
-        self.run = self._absorb if run is None else run
-        self.is_eager = run is None
+        self.run = self.absorb if run is None else run
+        """Runs the step in the memory of its state, without consuming the state's value."""
         self._is_checked = False
-        self.__name__ = f"donate({name_of(step)})"
+        self._step_name = name_of(step)
+        self.__name__ = f"donate({self._step_name})"
 
     def _is_state(self, value: Any) -> bool:
         fields = getattr(type(value), "__dataclass_fields__", ())
@@ -96,14 +97,18 @@ class Donated:
         """Return the donated buffers."""
         return [leaf for name in self.names for leaf in tree_leaves(getattr(state, name))]
 
-    def _absorb(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the step, then move each new leaf into the old one's memory."""
+    def absorb(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the step, then move each new leaf into the old one's memory; this is what is compiled."""
         state = self.find(args)
-        result = self.step(*args, **kwargs)
-        after = self.find(result)
         before = [tree_flatten(getattr(state, name))[0] for name in self.names]
-        behind = [tree_flatten(getattr(after, name)) for name in self.names]
         old = [leaf for leaves in before for leaf in leaves]
+        if torch.compiler.is_compiling():
+            result = self.step(*args, **kwargs)
+        else:
+            with donating(old):
+                result = self.step(*args, **kwargs)
+        after = self.find(result)
+        behind = [tree_flatten(getattr(after, name)) for name in self.names]
         new = [leaf for leaves, _ in behind for leaf in leaves]
         self._check_sources(state, old, new)
         for target, source in zip(old, new, strict=True):
@@ -140,20 +145,12 @@ class Donated:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the step; the state that went in is consumed."""
         state = self.find(args)
-        leaves = self.leaves(state)
-        result = self.run_donated(*args, **kwargs)
+        result = self.run(*args, **kwargs)
         if not self._is_checked:  # what an output is a view of depends on the step, not on the values
-            self._check_outputs(result, leaves)
+            self._check_outputs(result, self.leaves(state))
             self._is_checked = True
         self.consume(state, self.find(result))
         return result
-
-    def run_donated(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the step in the memory of its state, without consuming the state's value."""
-        if not self.is_eager:
-            return self.run(*args, **kwargs)
-        with donating(self.leaves(self.find(args))):
-            return self.run(*args, **kwargs)
 
     def consume(self, state: Any, new: Any) -> None:
         """Make every use of the donated parts of `state` an error."""
@@ -161,8 +158,9 @@ class Donated:
             tree = getattr(state, name)
             if tree is getattr(new, name):
                 continue
-            for field in list(vars(tree)):
-                object.__setattr__(tree, field, _Consumed(f"{name}.{field}", name_of(self.step)))
+            fields = vars(tree)  # of a frozen dataclass, which has no other way in
+            for field in fields:
+                fields[field] = _Consumed(name, field, self._step_name)
 
 
 def donate(step: Step, names: Sequence[str] = ("cache", "records")) -> Donated:
@@ -212,7 +210,7 @@ def compiled(step: Step | Donated, *, backend: str | Callable[..., Any] = "induc
         return named
 
     if isinstance(step, Donated):
-        return Donated(step.step, step.names, run=lower(step._absorb))
+        return Donated(step.step, step.names, run=lower(step.absorb))
     return lower(step)
 
 

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from fnroll.core import types as t
-from fnroll.core.types import RolloutState, Rows
+from fnroll.core.types import Begun, RolloutState, Rows
 from fnroll.shell.flight import Ended, Flight, Turns
 from fnroll.shell.live import LiveRows
 from fnroll.shell.lowered import LoweredSteps
 from fnroll.shell.plan import CachePlan, Feed, Placed, Tier
 from fnroll.shell.profile import Profile
 from fnroll.shell.record import Reason, RolloutRecord, Status
-from fnroll.shell.tape import Tape, begin, prompt_tape
+from fnroll.shell.tape import Tape, begin, prompt_tape, read_tapes
 
 # A row joins another's prefill if that computes at most this many empty columns; a forward of its own,
 # which reads all weights again, would cost about as much.
@@ -168,24 +168,27 @@ class Driver:
                 self._lines[line] = flight
                 self._line_of[flight.index] = line
             self._queued.update(line for line in lines if not self._lines[line].is_waiting)
-            tapes = [flight.begun or prompt_tape(flight.prompt_ids) for flight in new]
-            for line, tape in zip(lines, tapes, strict=True):
-                self.plan.load(line, tape.tokens)
-            marks = [flight.num_turns for flight in new], [flight.is_waiting for flight in new]
+            for line, flight in zip(lines, new, strict=True):
+                self.plan.load(line, flight.start_ids)
             self.state = self.steps.enqueue(
                 self.state,
                 self._tensor(lines),
-                self._pad([tape.tokens for tape in tapes]),
+                self._pad([flight.start_ids for flight in new]),
                 self._tensor([flight.length for flight in new]),
                 self._tensor([flight.limit for flight in new]),
-                torch.stack([flight.key for flight in new]).to(self.state.stop_ids.device),
-                *([begin(tapes, *marks, self.state)] if any(flight.begun for flight in new) else []),
+                self._tensor([flight.key for flight in new]),
+                *([self._begin(new)] if any(flight.begun for flight in new) else []),
             )
         with self.profile.stage("turns"):
-            for line, tape in zip(lines, tapes, strict=True):
-                if self._lines[line].is_waiting:
-                    self._lines[line].is_waiting = False
-                    self._end_turn(line, tape, t.WAITING)
+            for line, flight in zip(lines, new, strict=True):
+                if flight.is_waiting and flight.begun is not None:
+                    flight.is_waiting = False
+                    self._end_turn(line, flight.begun, t.WAITING)
+
+    def _begin(self, flights: Sequence[Flight]) -> Begun:
+        tapes = [flight.begun or prompt_tape(flight.prompt_ids) for flight in flights]
+        turns, waiting = zip(*((flight.num_turns, flight.is_waiting) for flight in flights), strict=True)
+        return begin(tapes, turns, waiting, self.state)
 
     def _can_admit(self) -> bool:
         free = self.state.num_rows - len(self._live)
@@ -339,13 +342,4 @@ class Driver:
 
     def read(self, lines: Sequence[int]) -> list[Tape]:
         """Return what some lines hold."""
-        if not lines:
-            return []
-        records, index = self.state.records, self._tensor(lines)
-        lengths = records.length[index].tolist()
-        longest = max(lengths)
-        fields = [records.tokens, records.loss_mask, records.log_probs, records.weight_version]
-        if records.support is not None:
-            fields.append(records.support)
-        columns = [field[index, :longest].tolist() for field in fields]
-        return [Tape(*(column[place][:length] for column in columns)) for place, length in enumerate(lengths)]
+        return read_tapes(self.state.records, self._tensor(lines)) if lines else []

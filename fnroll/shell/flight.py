@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
-
-from torch import Tensor
+from typing import NamedTuple, Protocol
 
 from fnroll.shell.record import Reason, RolloutRecord, Status
 from fnroll.shell.tape import Tape
@@ -20,8 +18,8 @@ class Flight:
     """Place in the batch."""
     record: RolloutRecord
     prompt_ids: list[int]
-    key: Tensor
-    """`[2]` int64."""
+    key: list[int]
+    """Two numbers, from `init_keys`."""
     limit: int
     """Length at which the present turn must stop."""
     limit_reason: Reason = Reason.LENGTH
@@ -58,8 +56,7 @@ class Flight:
         return self.record.sample or 0
 
 
-@dataclass(frozen=True)
-class Ended:
+class Ended(NamedTuple):
     """A record that is over, or that is cut and has no reason."""
 
     flight: Flight

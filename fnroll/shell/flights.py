@@ -38,7 +38,7 @@ def make_flights(
         return []
     numbers = [hash_prompt_id(record.prompt_id or 0) for _, record in open_]
     samples = torch.tensor([record.sample or 0 for _, record in open_])
-    keys = init_keys(seed, step, torch.tensor(numbers), samples)
+    keys = init_keys(seed, step, torch.tensor(numbers), samples).tolist()
     encoded: dict[int, tuple[list[int], Segment | None]] = {}
     flights = []
     for (index, record), key in zip(open_, keys, strict=True):
@@ -85,7 +85,7 @@ def to_record(
     """
     flight, tape = ended.flight, ended.tape
     count = len(flight.prompt_ids)
-    return flight.record.replace(
+    return flight.record.with_rollout(
         tokens=tuple(tape.tokens),
         prompt_length=count,
         loss_mask=tuple(tape.loss_mask),

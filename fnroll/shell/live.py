@@ -89,8 +89,7 @@ class LiveRows:
         rows = self.rows
         sampled = int(length.sum() - self._length[rows].sum())
         self._length[rows] = length
-        ended = [
-            TurnEnd(int(self._line[rows[i]]), int(rows[i]), int(status[i]), int(length[i]))
-            for i in np.flatnonzero(status != RUNNING)
-        ]
-        return sampled, sorted(item for item in ended if item.status in only)
+        at = np.flatnonzero(status != RUNNING)
+        columns = self._line[rows[at]], rows[at], status[at], length[at]
+        ended = map(TurnEnd, *(column.tolist() for column in columns))
+        return sampled, sorted(end for end in ended if end.status in only)

@@ -135,8 +135,7 @@ class CachePlan:
             if self._share:
                 self._fresh.put(placed.row, self._ids[placed.line][: placed.length - 1])
         if self._share:
-            for placed in admitted:
-                self._held.put(placed.row, self._ids[placed.line][: placed.length - 1])
+            self._held.take_over(self._fresh, [placed.row for placed in admitted])
         return [tier for tier in tiers if tier.shared or tier.pooled or tier.unparked or tier.feeds]
 
     def _fill(self, placed: Placed, tiers: list[Tier], place: dict[int, int]) -> tuple[int, int]:

@@ -27,6 +27,11 @@ class Prefixes:
         self._length[place] = len(ids)
         self._ids[place, : len(ids)] = ids
 
+    def take_over(self, other: Prefixes, places: Sequence[int]) -> None:
+        """Say that some places hold what they hold in another table."""
+        self._length[places] = other._length[places]
+        self._ids[places] = other._ids[places]
+
     def clear(self) -> None:
         """Say that no place holds anything."""
         self._length[:] = 0

@@ -15,6 +15,7 @@ from fnroll.shell.status import UNFINISHED, Reason, Status
 __all__ = ["Message", "Reason", "RolloutRecord", "Status"]
 
 Message = Mapping[str, Any]
+_CHOICES = tuple((name, tuple(map(str, kind))) for name, kind in (("status", Status), ("reason", Reason)))
 
 
 def _is_list(value: Any) -> bool:
@@ -115,9 +116,9 @@ class RolloutRecord:
             fail("RolloutRecord", "run", self.run, "a mapping, or None")
         if self.group is not None and type(self.group) is not int:
             fail("RolloutRecord", "group", self.group, "an int, or None")
-        for name, choices in (("status", Status), ("reason", Reason)):
+        for name, choices in _CHOICES:
             if getattr(self, name) is not None:
-                check_choice("RolloutRecord", name, getattr(self, name), [str(choice) for choice in choices])
+                check_choice("RolloutRecord", name, getattr(self, name), choices)
         if not isinstance(self.reward, int | float | None):
             fail("RolloutRecord", "reward", self.reward, "a number, or None")
         if not isinstance(self.prompt_id, str | None):
@@ -158,6 +159,12 @@ class RolloutRecord:
     def replace(self, **changes: Any) -> RolloutRecord:
         """Return a copy with some fields changed."""
         return dataclasses.replace(self, **changes)
+
+    def with_rollout(self, **fields: Any) -> RolloutRecord:
+        """Return a copy with fields that a rollout filled in; they are not checked again."""
+        new = object.__new__(type(self))
+        new.__dict__.update(vars(self), **fields)
+        return new
 
     def rewind(self, length: int) -> RolloutRecord:
         """Return the record as it was when it had `length` tokens, to be rolled out again from there.

@@ -6,8 +6,6 @@ import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from torch import Tensor
-
 from fnroll.models.base import Model
 from fnroll.shell.budget import Budget
 from fnroll.shell.checks import check_choice
@@ -55,7 +53,7 @@ def resume_flight(
     index: int,
     record: RolloutRecord,
     prompt: Sequence[int],
-    key: Tensor,
+    key: list[int],
     budget: Budget,
     stop_ids: Collection[int],
 ) -> Flight:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from fnroll.core.types import Begun, RolloutState
+from fnroll.core.types import Begun, Records, RolloutState
 
 
-@dataclass(frozen=True)
-class Tape:
+class Tape(NamedTuple):
     """What a line of the state holds, on the host; equal lengths."""
 
     tokens: list[int]
@@ -28,6 +27,19 @@ def prompt_tape(prompt: Sequence[int]) -> Tape:
     """Return what a line holds before anything is sampled."""
     count = len(prompt)
     return Tape(list(prompt), [False] * count, [0.0] * count, [-1] * count)
+
+
+def read_tapes(records: Records, lines: Tensor) -> list[Tape]:
+    """Return what some lines hold, `[R]` int64, at least one."""
+    lengths = records.length[lines].tolist()
+    longest = max(lengths)
+    fields = [records.tokens, records.loss_mask, records.log_probs, records.weight_version]
+    if records.support is not None:
+        fields.append(records.support)
+    columns = [field[lines, :longest].cpu().numpy() for field in fields]
+    return [
+        Tape(*[column[place, :length].tolist() for column in columns]) for place, length in enumerate(lengths)
+    ]
 
 
 def begin(tapes: Sequence[Tape], turns: Sequence[int], waiting: Sequence[bool], state: RolloutState) -> Begun:
