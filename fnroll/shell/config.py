@@ -94,6 +94,10 @@ class RolloutConfig:
     as "2GB"; 0 re-computes them. None is two slots for each row in multi-turn rollouts, else none."""
     share_prefixes: bool = True
     """Feed what records have in common (the samples of a prompt, a system prompt, tools) once and copy it."""
+    reuse_cache: bool = False
+    """Take keys and values that earlier calls left behind, too, even if the weights have changed since: a
+    record that is gone on with under newer weights is then not fed again, and its log-probs are those of
+    newer weights over older keys and values. Off, each call begins with none."""
     poll_every: int = 1
     """Decode steps between two reads of the device; rows that end in between idle."""
     tool_timeout_s: float | None = 30.0
@@ -141,6 +145,9 @@ class RolloutConfig:
             fail(name, "chat_template_kwargs", self.chat_template_kwargs, "a mapping")
         check("poll_every", self.poll_every, least=1)
         check_bool(name, "share_prefixes", self.share_prefixes)
+        check_bool(name, "reuse_cache", self.reuse_cache)
+        if self.reuse_cache and not self.share_prefixes:
+            fail(name, "reuse_cache", True, "False without share_prefixes, by which rows take over prefixes")
         check_bool(name, "wait_for_tools", self.wait_for_tools)
         if isinstance(self.pool, str):
             if parse_bytes(self.pool) is None:

@@ -15,6 +15,7 @@ from fnroll.shell.flight import Ended, Flight, Turns
 from fnroll.shell.live import LiveRows
 from fnroll.shell.lowered import LoweredSteps
 from fnroll.shell.plan import CachePlan, Feed, Placed, Tier
+from fnroll.shell.prefixes import Prefixes
 from fnroll.shell.profile import Profile
 from fnroll.shell.record import Reason, RolloutRecord, Status
 from fnroll.shell.tape import Tape, begin, prompt_tape, read_tapes
@@ -40,7 +41,7 @@ class Driver:
 
     def __init__(
         self, state: RolloutState, steps: LoweredSteps, *, static: bool, poll_every: int, profile: Profile,
-        turns: Turns | None = None, share_prefixes: bool = True,
+        turns: Turns | None = None, share_prefixes: bool = True, held: Prefixes | None = None,
     ) -> None:  # fmt: skip
         self.state, self.steps, self.profile, self.turns = state, steps, profile, turns
         self._static, self._poll_every = static, poll_every
@@ -51,7 +52,7 @@ class Driver:
         self._queued: set[int] = set()
         self._live = LiveRows(state.num_rows)
         slots = 0 if state.pool is None else state.pool.owner.shape[0] - 1
-        self.plan = CachePlan(state.num_rows, slots, state.max_length, share=share_prefixes)
+        self.plan = CachePlan(state.num_rows, slots, state.max_length, share=share_prefixes, held=held)
         self.ended: deque[Ended] = deque()
         """Records that are over and not yet yielded."""
         self.aborts: deque[Callable[[RolloutRecord], bool]] = deque()
@@ -110,6 +111,13 @@ class Driver:
             status = Status.WAITING if flight.is_waiting else Status.PENDING
             cut.append(Ended(flight, flight.begun or prompt_tape(flight.prompt_ids), status, None))
         return cut
+
+    def leave(self) -> Prefixes:
+        """Return what rows and slots hold between two steps, for a driver that gets the same buffers."""
+        rows, lines = self._live.rows.tolist(), self._live.lines.tolist()
+        for row, line, tape in zip(rows, lines, self.read(lines), strict=True):
+            self.plan.end_turn(row, line, tape.tokens)
+        return self.plan.held
 
     def _abort(self) -> None:
         """End the records that somebody asked to end, as they stand."""

@@ -71,21 +71,25 @@ class Tier:
 class CachePlan:
     """Knows which ids have their keys and values in which row or slot, and lets nothing be fed twice.
 
-    It lives as long as the weights of one rollout: a new one knows nothing, so nothing is taken over from old
-    weights.
+    It lives as long as one call: a new one knows nothing, so nothing is taken over from old weights, unless
+    it is given what an earlier one left.
 
     Args:
       rows: B.
       slots: P.
       max_length: T.
       share: whether records copy common prefixes from each other.
+      held: what rows and slots, in this order, hold already; None for nothing.
     """
 
-    def __init__(self, rows: int, slots: int, max_length: int, *, share: bool) -> None:
+    def __init__(
+        self, rows: int, slots: int, max_length: int, *, share: bool, held: Prefixes | None = None
+    ) -> None:
         self.slots, self._rows, self._share = Slots(slots), rows, share
         self._ids: dict[int, Ids] = {}
-        # What rows and slots held before the present admission; what the rows hold after their prefill in it.
-        self._held = Prefixes(rows + slots if share else 0, max_length)
+        # Before the present admission; what the rows hold after their prefill in it.
+        self.held = Prefixes(rows + slots if share else 0, max_length) if held is None else held
+        """What rows and slots hold."""
         self._fresh = Prefixes(rows if share else 0, max_length)
 
     def __len__(self) -> int:
@@ -105,7 +109,7 @@ class CachePlan:
         """Remember what a record holds whose turn has ended in a row; all but the last is cached there."""
         if self._share:
             self._ids[line] = to_ids(tokens)
-            self._held.put(row, self._ids[line][:-1])
+            self.held.put(row, self._ids[line][:-1])
 
     def park(self, ended: Sequence[Placed]) -> list[Parked]:
         """Give slots to turns that have just ended, and take them from those that cost less to feed again."""
@@ -114,7 +118,7 @@ class CachePlan:
         slots = [(placed, self.slots.find(placed.line)) for placed in ended]
         parked = [Parked(placed.row, slot, placed.line) for placed, slot in slots if slot is not None]
         for item in parked if self._share else ():
-            self._held.put(self._rows + item.slot, self._ids[item.line][:-1])
+            self.held.put(self._rows + item.slot, self._ids[item.line][:-1])
         return parked
 
     def close(self, line: int) -> int | None:
@@ -135,7 +139,7 @@ class CachePlan:
             if self._share:
                 self._fresh.put(placed.row, self._ids[placed.line][: placed.length - 1])
         if self._share:
-            self._held.take_over(self._fresh, [placed.row for placed in admitted])
+            self.held.take_over(self._fresh, [placed.row for placed in admitted])
         return [tier for tier in tiers if tier.shared or tier.pooled or tier.unparked or tier.feeds]
 
     def _fill(self, placed: Placed, tiers: list[Tier], place: dict[int, int]) -> tuple[int, int]:
@@ -147,7 +151,7 @@ class CachePlan:
         if not self._share or placed.length - 1 < LEAST_SHARED:
             return 0, 0
         ids = self._ids[placed.line][: placed.length - 1]
-        source, common = self._held.find(ids)
+        source, common = self.held.find(ids)
         leaders = [row for row, number in place.items() if number + 1 < MOST_TIERS]
         leader, more = self._fresh.find(ids, leaders) if leaders else (0, 0)
         if more >= common + LEAST_SHARED or common < LEAST_SHARED <= more:

@@ -32,7 +32,7 @@ from fnroll.shell.flights import end_without_room, is_open, make_flights, to_rec
 from fnroll.shell.log import EffectLog, read_log
 from fnroll.shell.lowered import LoweredSteps
 from fnroll.shell.memory import count_slots, slot_bytes
-from fnroll.shell.prefixes import count_distinct
+from fnroll.shell.prefixes import Prefixes, count_distinct
 from fnroll.shell.profile import Profile
 from fnroll.shell.progress import Report, show_progress
 from fnroll.shell.prompt import Prompts
@@ -93,6 +93,7 @@ class Rollout:
         sizes = {"rows": config.rows, "max_length": config.max_length}
         self._slots = count_slots(config.pool, self.model, **sizes, multi_turn=self.multi_turn)
         self._buffers: tuple[Cache, Pool | None] | None = None
+        self._held: Prefixes | None = None
 
     @functools.cached_property
     def _steps(self) -> LoweredSteps:
@@ -127,7 +128,7 @@ class Rollout:
         support = sampling.support_size if sampling.is_truncating else 0
         state = self._init_state(self._steps.num_lines(0), sampling, support)
         state, done = warm_up(self._steps, state, progress=self.config.progress)
-        self._buffers = (state.cache, state.pool)
+        self._buffers, self._held = (state.cache, state.pool), None
         return done
 
     def _init_state(self, num_records: int, sampling: SamplingConfig, support_size: int) -> RolloutState:
@@ -252,6 +253,7 @@ class Rollout:
             raise
         call.cut = stand()
         self._buffers = (driver.state.cache, driver.state.pool)
+        self._held = driver.leave() if self.config.reuse_cache else None
 
     def _keep(self, call: Call, index: int, record: RolloutRecord) -> None:
         call.done[index] = record
@@ -291,6 +293,7 @@ class Rollout:
     ) -> Driver:
         keep_support = sampling.is_truncating or any(f.record.support is not None for f, _ in flights)
         lines = self._steps.num_lines(len(flights))
+        held, self._held = self._held, None  # a call that fails leaves nothing
         return Driver(
             self._init_state(lines, sampling, sampling.support_size if keep_support else 0),
             self._steps,
@@ -299,6 +302,7 @@ class Rollout:
             profile=self.profile,
             turns=self._open_conversations(stack, flights, budget, identity),
             share_prefixes=self.config.share_prefixes,
+            held=held,
         )
 
     def _open_conversations(
@@ -355,6 +359,8 @@ class Rollout:
             )
         self._steps.refresh()
         self.weight_version = version
+        if self.config.reuse_cache:
+            return
         # Old keys and values are never read; but a masked slot counts 0 times its value, NaN if that is NaN.
         for leaf in tree_leaves(self._buffers):
             if leaf.is_floating_point():
@@ -362,7 +368,7 @@ class Rollout:
 
     def shutdown(self) -> None:
         """Release the cache and the lowered steps. The rollout can be used again."""
-        self._buffers = None
+        self._buffers = self._held = None
         if (steps := self.__dict__.pop("_steps", None)) is not None:
             steps.shutdown()
 

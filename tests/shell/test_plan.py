@@ -252,9 +252,9 @@ def one_copy_after_the_other(cache, tier, known, bring=Cache.bring):
 
 
 def what_rows_held_is_forgotten_late(plan, placed, admit=CachePlan.admit):
-    kept = plan._held._ids.copy(), plan._held._length.copy()
+    kept = plan.held._ids.copy(), plan.held._length.copy()
     tiers = admit(plan, placed)
-    plan._held._ids[:], plan._held._length[:] = kept
+    plan.held._ids[:], plan.held._length[:] = kept
     return tiers
 
 
@@ -304,4 +304,4 @@ def test_a_plan_keeps_no_more_than_the_records_in_flight():
         plan.close(line)
         sizes.add((len(plan), len(plan.slots), len(plan.slots._free)))
     assert sizes == {(0, 0, 2)}
-    assert isinstance(plan._held._ids, np.ndarray) and plan._held._ids.shape == (6, 512)
+    assert isinstance(plan.held._ids, np.ndarray) and plan.held._ids.shape == (6, 512)
