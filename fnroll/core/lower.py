@@ -145,12 +145,19 @@ class Donated:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the step; the state that went in is consumed."""
         state = self.find(args)
+        if not self._is_checked and self.run != self.absorb:
+            self._pin(state)
         result = self.run(*args, **kwargs)
         if not self._is_checked:  # what an output is a view of depends on the step, not on the values
             self._check_outputs(result, self.leaves(state))
             self._is_checked = True
         self.consume(state, self.find(result))
         return result
+
+    def _pin(self, state: Any) -> None:
+        """Say that the buffers stay where they are: CUDA graphs of Inductor refuse to write to others."""
+        for leaf in self.leaves(state):
+            torch._dynamo.mark_static_address(leaf, guard=False)
 
     def consume(self, state: Any, new: Any) -> None:
         """Make every use of the donated parts of `state` an error."""

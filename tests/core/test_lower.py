@@ -5,6 +5,8 @@ from functools import partial
 
 import pytest
 import torch
+from functorch.compile import make_boxed_func
+from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._inductor.utils import run_and_get_code
 
@@ -116,6 +118,23 @@ def test_another_state_of_the_same_shapes_runs_the_same_graph():
             after, _ = step(model.params, state)
             assert (after.records.length[:2] > 0).all()
     assert counter.frame_count == 1
+
+
+def test_the_compiler_knows_that_what_is_written_stays_where_it_is():
+    """CUDA graphs of Inductor write in place only to inputs that are said to have a static address."""
+    written, pinned = set(), set()
+
+    def look(graph, inputs):
+        metadata = torch._guards.TracingContext.get().fw_metadata
+        written.update(place for place, info in enumerate(metadata.input_info) if info.mutates_data)
+        pinned.update(metadata.static_input_indices)
+        return make_boxed_func(graph.forward)
+
+    model, state = toy_state()
+    step = compiled(donate(decode(model), ALL), backend=aot_autograd(fw_compiler=look))
+    with torch.no_grad():
+        step(model.params, state)
+    assert written and written <= pinned
 
 
 def test_a_compiled_swap_is_refused_too():
