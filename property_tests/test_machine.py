@@ -8,6 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from fnroll.core import queue as queues
 from fnroll.core import steps
 from fnroll.core import types as t
+from fnroll.core.pool import move
 from fnroll.core.types import Queue, Rows
 from property_tests.laws import state_is_sound
 from tests.core.helpers import enqueue, toy_state
@@ -84,11 +85,27 @@ class StateMachine(RuleBasedStateMachine):
         line = self.state.rows.record[running]
         assert torch.equal(self.state.rows.cached[running], self.state.records.length[line] - 1)
 
-    @rule(multi_turn=st.booleans())
-    def decode(self, multi_turn):
+    @rule()
+    def pack(self):
+        """Move the record of the last busy row to the first idle one before it."""
+        busy = (self.state.rows.record != Rows.IDLE).tolist()
+        idle = [row for row, taken in enumerate(busy) if not taken and True in busy[row:]]
+        if idle:
+            last = max(row for row, taken in enumerate(busy) if taken)
+            self.state = move(self.state, torch.tensor([last]), torch.tensor(idle[:1]), window=12)
+
+    @rule(multi_turn=st.booleans(), least=st.booleans())
+    def decode(self, multi_turn, least):
         before = self.state.records.length.clone()
+        busy = (self.state.rows.record != Rows.IDLE).nonzero()
+        height = int(busy[-1]) + 1 if least and len(busy) else None
         self.state, _ = steps.decode_step(
-            self.model.params, self.state, model=self.model.fn, window=12, multi_turn=multi_turn
+            self.model.params,
+            self.state,
+            model=self.model.fn,
+            window=12,
+            height=height,
+            multi_turn=multi_turn,
         )
         grown = self.state.records.length - before
         assert ((grown == 0) | (grown == 1)).all()

@@ -28,7 +28,7 @@ class Chunk:
     slots: Tensor
     """`[A, Q]` int64: where the cache keeps each column; the position, or the sink T."""
     rows: Tensor | None
-    """`[A]` int64: which rows of the cache; None for all of them in order, which copies nothing."""
+    """`[A]` int64: which rows of the cache; None for the first A in order, which copies nothing."""
     window: int = static()
     """W: attention reads the slots below it; at least every row's length."""
 
@@ -47,14 +47,14 @@ def write_layer(buffer: Tensor, new: Tensor, chunk: Chunk) -> Tensor:
     """Return a layer's keys or values `[B, T+1, H, D]` with those of a chunk, `[A, Q, H, D]`, written."""
     rows = chunk.rows
     if rows is None:
-        rows = torch.arange(buffer.shape[0], device=buffer.device)
+        rows = torch.arange(new.shape[0], device=buffer.device)
     return put(buffer, (rows[:, None].expand_as(chunk.slots), chunk.slots), new.to(buffer.dtype))
 
 
 def read_layer(buffer: Tensor, chunk: Chunk) -> Tensor:
     """Return what the chunk's rows may attend to in a layer, `[A, W, H, D]`."""
     seen = buffer[:, : chunk.window]
-    return seen if chunk.rows is None else seen[chunk.rows]
+    return seen[: chunk.start.shape[0]] if chunk.rows is None else seen[chunk.rows]
 
 
 def init_cache(

@@ -180,6 +180,32 @@ def share(
     return _fill(state, pool_of(state) if pooled else state.cache, (source, row, length), window)
 
 
+def move(state: RolloutState, source: Tensor, row: Tensor, *, window: int) -> RolloutState:
+    """Move running records to idle rows, with what is cached of them.
+
+    Args:
+      state: between two steps.
+      source: `[R]` int64, rows that hold a record, no row twice; one past the last for padding.
+      row: `[R]` int64, idle rows, no row twice; one past the last for padding.
+      window: static; W, at least the largest length of these records less one.
+    """
+    place = torch.arange(state.num_rows, device=row.device)
+    held = source.clamp(max=state.num_rows - 1)
+    record, cached = state.rows.record[held], state.rows.cached[held]
+    filled = _fill(state, state.cache, (source, row, cached), window)
+    hit = (row == place[:, None]) & (source < state.num_rows)
+    left = (source == place[:, None]).any(dim=1)
+    rows = Rows(
+        record=torch.where(
+            hit.any(dim=1),
+            (hit * record).sum(dim=1),
+            torch.where(left, Rows.IDLE, filled.rows.record),
+        ),
+        cached=torch.where(left, 0, filled.rows.cached),
+    )
+    return replace(filled, rows=rows)
+
+
 def forget(state: RolloutState) -> RolloutState:
     """Drop all keys and values, those of old weights for example.
 

@@ -150,11 +150,18 @@ def admit(state: RolloutState, *, static: bool = False) -> tuple[RolloutState, T
     return new, torch.where(taken, record, Rows.IDLE)
 
 
-def _held(state: RolloutState, rows: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the line of each row (the sink for idle ones), its length, and how much of it is cached."""
-    record, cached = state.rows.record, state.rows.cached
-    if rows is not None:
-        record, cached = record[rows], cached[rows]
+def _held(
+    state: RolloutState, rows: Tensor | None, height: int | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the line of each row (the sink for idle ones), its length, and how much of it is cached.
+
+    Args:
+      state: before or after a forward.
+      rows: `[A]` int64; None for the first `height`.
+      height: static; None for all.
+    """
+    which = slice(height) if rows is None else rows
+    record, cached = state.rows.record[which], state.rows.cached[which]
     idle = record == Rows.IDLE
     line = torch.where(idle, state.num_records, record)
     return line, state.records.length[line], torch.where(idle, 0, cached)
@@ -170,7 +177,7 @@ def _feed(
     window: int,
 ) -> tuple[Tensor, RolloutState]:
     """Feed what lies in the last `width` positions before `end`, `[A]`, and is not cached."""
-    line, _, cached = _held(state, rows)
+    line, _, cached = _held(state, rows, end.shape[0])
     start = end - width
     position = start[:, None] + torch.arange(width, device=end.device)
     fed = position >= cached[:, None]
@@ -183,7 +190,8 @@ def _feed(
         window=window,
     )
     logits, cache = model(params, chunk, state.cache)
-    cached = end if rows is None else put(state.rows.cached, (rows,), end)
+    old = state.rows.cached
+    cached = torch.cat((end, old[end.shape[0] :])) if rows is None else put(old, (rows,), end)
     return logits, replace(state, cache=cache, rows=replace(state.rows, cached=cached))
 
 
@@ -217,7 +225,9 @@ def prefill(
     return new
 
 
-def extend(params: Any, state: RolloutState, *, model: ModelFn, window: int) -> tuple[Tensor, RolloutState]:
+def extend(
+    params: Any, state: RolloutState, *, model: ModelFn, window: int, height: int | None = None
+) -> tuple[Tensor, RolloutState]:
     """Feed the last known token of every row that lacks only that one.
 
     Args:
@@ -225,11 +235,12 @@ def extend(params: Any, state: RolloutState, *, model: ModelFn, window: int) -> 
       state: before.
       model: static; the pure model.
       window: static; W, at least the largest length of a running record.
+      height: static; A, rows that take part, the first ones; the others must be idle. None is all.
 
     Returns:
-      Logits `[B, V]` of the token after it, and the state.
+      Logits `[A, V]` of the token after it, and the state.
     """
-    _, length, cached = _held(state, None)
+    _, length, cached = _held(state, None, height)
     end = torch.where(cached == length - 1, length, cached)
     return _feed(params, state, None, end, model, 1, window)
 
@@ -250,12 +261,11 @@ def sample(state: RolloutState, logits: Tensor) -> RolloutState:
 
     Args:
       state: after `extend`.
-      logits: `[B, V]`, of the token after each row's last.
+      logits: `[A, V]`, of the token after each row's last, for the first A rows.
     """
-    rows, records = state.rows, state.records
-    line = torch.where(rows.record == Rows.IDLE, state.num_records, rows.record)
-    position = records.length[line]
-    ready = (rows.record != Rows.IDLE) & (rows.cached == position)
+    records = state.records
+    line, position, cached = _held(state, None, logits.shape[0])
+    ready = (line != state.num_records) & (cached == position)
     line = torch.where(ready, line, state.num_records)
     params = select_params(state.sampling, line)
     history = (records.tokens[line], position) if params.use_penalty else None
@@ -367,14 +377,15 @@ def finish(state: RolloutState, record: Tensor, status: Tensor, reason: Tensor) 
 
 
 def decode_step(
-    params: Any, state: RolloutState, *, model: ModelFn, window: int, multi_turn: bool = False
-) -> tuple[RolloutState, Tensor]:
+    params: Any, state: RolloutState, *, model: ModelFn, window: int, height: int | None = None,
+    multi_turn: bool = False,
+) -> tuple[RolloutState, Tensor]:  # fmt: skip
     """Feed one token of every row, draw the next, free the rows that ended: extend, sample, retire.
 
     Returns:
       The state, and `[B]` int64: the line whose turn ended in each row, or `Rows.IDLE`.
     """
-    logits, state = extend(params, state, model=model, window=window)
+    logits, state = extend(params, state, model=model, window=window, height=height)
     return retire(sample(state, logits), multi_turn=multi_turn)
 
 

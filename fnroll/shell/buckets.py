@@ -32,12 +32,13 @@ class PrefillShape:
 
 @dataclass(frozen=True, order=True)
 class DecodeShape:
-    """The window W of a decode step over all rows."""
+    """A rows, the first ones, and the window W of a decode step."""
 
+    rows: int
     window: int
 
     def __str__(self) -> str:
-        return f"decode, window {self.window}"
+        return f"decode of {self.rows} rows, window {self.window}"
 
 
 def _powers(least: int, most: int, step: int) -> tuple[int, ...]:
@@ -53,7 +54,7 @@ def _powers(least: int, most: int, step: int) -> tuple[int, ...]:
 class Buckets:
     """The shapes of one configuration: B rows, records of up to T tokens.
 
-    Their number grows with the logarithms of B and T: for 16 rows of 512 tokens there are 4 decode steps
+    Their number grows with the logarithms of B and T: for 16 rows of 512 tokens there are 8 decode steps
     and 9 prefills.
     """
 
@@ -86,6 +87,15 @@ class Buckets:
         """Return the numbers of rows that a prefill of this width comes with; 1 is always one."""
         return tuple(rows for rows in self.rows if rows == 1 or rows * width <= MOST_COLUMNS)
 
+    @property
+    def decode_rows(self) -> tuple[int, ...]:
+        """Rows of decode steps: a quarter of B, for the end of a rollout, and B."""
+        return tuple(sorted({max(1, self.num_rows // _STEP), self.num_rows}))
+
+    def height(self, count: int) -> int:
+        """Return how many rows a decode step of `count` records computes."""
+        return next(rows for rows in self.decode_rows if rows >= count)
+
     def window(self, length: int) -> int:
         """Return the decode window for records of up to `length` tokens."""
         return next(window for window in self.windows if window >= min(length, self.max_length))
@@ -96,7 +106,7 @@ class Buckets:
 
     def decodes(self) -> list[DecodeShape]:
         """Return every shape that a decode step can have."""
-        return [DecodeShape(window) for window in self.windows]
+        return [DecodeShape(rows, window) for rows in self.decode_rows for window in self.windows]
 
     def prefills(self) -> list[PrefillShape]:
         """Return every shape that a prefill can have."""

@@ -254,11 +254,24 @@ class Driver:
         length, count = self._live.longest, min(self._poll_every, self._live.most_left)
         count = count if most is None else min(count, most)
         with self.profile.stage("decode"):
+            self._pack(length)
             for step in range(count):
-                self.state, _ = self.steps.decode(self.state, length + step)
+                self.state, shape = self.steps.decode(self.state, length + step, self._live.highest + 1)
+                self.profile.padded_tokens += shape.rows
         self.profile.steps += count
         self.profile.forwards += count
-        self.profile.padded_tokens += count * self.state.num_rows
+
+    def _pack(self, length: int) -> None:
+        """Move the last records of a rollout into the first rows, where a step computes fewer."""
+        if self._todo or len(self._lines) > len(self._live):
+            return
+        moves = self._live.plan_moves(self.steps.height(len(self._live)))
+        if moves:
+            sources, rows = map(self._tensor, zip(*moves, strict=True))
+            self.state = self.steps.move(self.state, sources, rows, length=length)
+        for source, row in moves:
+            self._live.move(source, row)
+            self.plan.move(source, row)
 
     def _poll(self) -> None:
         """Read the device, and see which turns ended."""

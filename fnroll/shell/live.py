@@ -49,6 +49,11 @@ class LiveRows:
         return lines
 
     @property
+    def highest(self) -> int:
+        """The last row that holds a record."""
+        return int(self.rows[-1])
+
+    @property
     def longest(self) -> int:
         """Length of the longest running record when last read."""
         return int(self._length.max())
@@ -62,6 +67,18 @@ class LiveRows:
         """Say that a record runs in a row."""
         self._line[row], self._length[row], self._limit[row] = line, length, limit
         self._count, self._busy = self._count + 1, None
+
+    def plan_moves(self, height: int) -> list[tuple[int, int]]:
+        """Return which rows should move where, so that all records are in the first `height` rows."""
+        free = np.flatnonzero(self._line[:height] == _NONE)
+        outside = [row for row in self.rows.tolist() if row >= height]
+        return list(zip(outside, free.tolist(), strict=False))
+
+    def move(self, source: int, row: int) -> None:
+        """Say that a record has moved to a free row."""
+        line, length, limit = self._line[source], self._length[source], self._limit[source]
+        self.free(source)
+        self.admit(row, int(line), int(length), int(limit))
 
     def free(self, row: int) -> None:
         """Say that a row holds no record."""

@@ -50,6 +50,7 @@ class LoweredSteps:
         self._eager_prefill: Step = donate(partial(steps.prefill, model=model.fn), _DONATED)
         self._park: Step = donate(pool.park, ("pool",))
         self._unpark: Step = donate(pool.unpark, ("cache", "rows", "pool"))
+        self._move: Step = donate(pool.move, ("cache", "rows"))
         self._share: Step = donate(pool.share, ("cache", "rows"))
         self.release: Step = donate(pool.release, ("pool",))
         self._lowered: dict[Hashable, Step] = {}
@@ -75,7 +76,7 @@ class LoweredSteps:
     def try_shape(self, state: RolloutState, shape: Shape) -> RolloutState:
         """Run a step of that shape over free rows, which changes nothing; this compiles it."""
         if isinstance(shape, DecodeShape):
-            return self._decode(shape, state)[0]
+            return self._decode(shape, state)
         return self._prefill(shape, state, *self._fill_up([], shape.rows, 0))
 
     @property
@@ -158,20 +159,47 @@ class LoweredSteps:
         new: RolloutState = self._share(state, sources, rows, lengths, window=window, pooled=pooled)
         return new
 
-    def decode(self, state: RolloutState, length: int) -> tuple[RolloutState, Tensor]:
-        """Run a decode step over records of at most `length` tokens."""
-        window = self._eager_window(length) if self.is_eager else self.buckets.window(length)
-        return self._decode(DecodeShape(window), state)
+    def move(self, state: RolloutState, sources: Tensor, rows: Tensor, *, length: int) -> RolloutState:
+        """Move records of at most `length` tokens to idle rows."""
+        new: RolloutState = self._move(state, sources, rows, window=self._eager_window(length))
+        return new
 
-    def _decode(self, shape: DecodeShape, state: RolloutState) -> tuple[RolloutState, Tensor]:
-        step = partial(
-            steps.decode_step, model=self.model.fn, window=shape.window, multi_turn=self.multi_turn
-        )
+    def height(self, count: int) -> int:
+        """Return how many rows a decode step computes at least if the first `count` hold records."""
+        if self.is_eager:
+            return min(1 << (count - 1).bit_length(), self.buckets.num_rows)
+        return self.buckets.height(count)
+
+    def decode(self, state: RolloutState, length: int, count: int) -> tuple[RolloutState, DecodeShape]:
+        """Run a decode step over records of at most `length` tokens in the first `count` rows.
+
+        Returns:
+          The state, and the shape of the forward that it took.
+        """
+        window = self._eager_window(length) if self.is_eager else self.buckets.window(length)
+        shape = DecodeShape(self.height(count), window)
+        if not self.is_eager and self._decode_key(shape, state) not in self._lowered:
+            # The end of a rollout is not worth a minute of compiling: `warm_up` makes the smaller ones.
+            shape = DecodeShape(self.buckets.num_rows, window)
+        return self._decode(shape, state), shape
+
+    @staticmethod
+    def _decode_key(shape: DecodeShape, state: RolloutState) -> Hashable:
         way = state.sampling
-        key = (shape, _support_size(state), way.max_top_k, way.use_top_p, way.use_penalty, way.use_noise)
+        return (shape, _support_size(state), way.max_top_k, way.use_top_p, way.use_penalty, way.use_noise)
+
+    def _decode(self, shape: DecodeShape, state: RolloutState) -> RolloutState:
+        step = partial(
+            steps.decode_step,
+            model=self.model.fn,
+            window=shape.window,
+            height=shape.rows,
+            multi_turn=self.multi_turn,
+        )
+        run = self._lower(self._decode_key(shape, state), step)
         # A graph that was given the pool would keep a copy of it and copy it in each step.
-        new, ended = self._lower(key, step)(self.model.params, replace(state, pool=None))
-        return replace(new, pool=state.pool), ended
+        new: RolloutState = run(self.model.params, replace(state, pool=None))[0]
+        return replace(new, pool=state.pool)
 
     def _lower(self, key: Hashable, step: Step) -> Step:
         """Return the step of a key, which is all that its graph depends on.

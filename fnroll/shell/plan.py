@@ -121,6 +121,11 @@ class CachePlan:
             self.held.put(self._rows + item.slot, self._ids[item.line][:-1])
         return parked
 
+    def move(self, source: int, row: int) -> None:
+        """Say that what a row holds has been copied to another."""
+        if self._share:
+            self.held.copy(source, row)
+
     def close(self, line: int) -> int | None:
         """Forget a record that is over; return the slot that it held."""
         self._ids.pop(line, None)

@@ -32,6 +32,10 @@ class Prefixes:
         self._length[places] = other._length[places]
         self._ids[places] = other._ids[places]
 
+    def copy(self, source: int, place: int) -> None:
+        """Say that a place holds what another holds."""
+        self._length[place], self._ids[place] = self._length[source], self._ids[source]
+
     def clear(self) -> None:
         """Say that no place holds anything."""
         self._length[:] = 0

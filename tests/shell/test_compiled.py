@@ -113,5 +113,5 @@ def test_on_a_cpu_only_decode_steps_are_compiled(monkeypatch):
     with rollout_of(model, 100) as eager, rollout_of(model, 100, backend="compiled") as compiled:
         assert_same_records(compiled.generate(work), eager.generate(work), 1e-6)
         assert compiled._steps.shapes() == compiled._steps.buckets.decodes()
-        assert compiled.profile.padded_tokens == eager.profile.padded_tokens
+        assert compiled.profile.fed_tokens == eager.profile.fed_tokens
         assert 1 <= found.frame_count == compiled._steps.num_graphs <= 2

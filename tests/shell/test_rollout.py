@@ -389,15 +389,18 @@ def test_profile_numbers_add_up(batching, poll_every):
     forwards = []
     prompts = [[7, *[5] * i] for i in range(5)] + [[9, 5]]
     model = scripted_model(SCRIPTS, forwards=forwards)
+    decodes = []
     with engine(model, rows=3, batching=batching, poll_every=poll_every) as rollout:
+        decode = rollout._steps.decode
+        rollout._steps.decode = lambda *args: (decodes.append(len(forwards)), decode(*args))[1]
         batch = rollout.generate(request(prompts, n=2), SamplingConfig(temperature=0.0, max_new_tokens=9))
         profile = rollout.profile
     assert profile.records == len(batch) == 12
     assert profile.tokens == sum(record.num_sampled for record in batch)
     assert profile.forwards == len(forwards)
-    assert profile.steps == sum(columns == 1 for _, columns in forwards) - sum(
-        columns == 1 for _, columns in prefills(forwards)
-    )
+    assert profile.steps == len(decodes)
+    assert {forwards[place][1] for place in decodes} == {1}
+    assert forwards[decodes[-1]][0] < 3  # the last record does not take the others' rows along
     # Each token but a record's last is fed once; all other columns are padding.
     assert profile.fed_tokens == sum(len(record.tokens) - 1 for record in batch)
     assert profile.fed_tokens + profile.padded_tokens == sum(rows * columns for rows, columns in forwards)
@@ -405,10 +408,6 @@ def test_profile_numbers_add_up(batching, poll_every):
     assert set(profile.seconds) >= {"render", "load", "admit", "prefill", "decode", "poll"}
     assert 0 < sum(profile.seconds.values()) <= profile.wall_s
     assert profile.tokens_per_s == profile.tokens / profile.wall_s
-
-
-def prefills(forwards):
-    return [shape for shape in forwards if shape[0] != 3]
 
 
 def test_static_batching_admits_only_when_all_rows_are_free():
