@@ -198,7 +198,7 @@ def noise_from_position_0_again(monkeypatch):
 
     def remember(*args):
         flight = resume(*args)
-        begun[tuple(flight.key.tolist())] = flight.length - len(flight.prompt_ids)
+        begun[tuple(flight.key)] = flight.length - len(flight.prompt_ids)
         return flight
 
     def restart(scores, params, key, position):
