@@ -4,6 +4,8 @@ import asyncio
 import functools
 import json
 import time
+from collections import deque
+from itertools import groupby
 
 import pytest
 import torch
@@ -17,6 +19,7 @@ from fnroll.dialogue.join import Chat
 from fnroll.models import toy_logits
 from fnroll.models.chatter import CHATTER_CALLS, chatter_model, chatter_tokenizer
 from fnroll.shell import plan
+from fnroll.shell.conversation import Conversations
 from fnroll.shell.driver import Driver
 from fnroll.shell.prefixes import Prefixes
 from fnroll.shell.runner import ToolRunner
@@ -112,12 +115,14 @@ def schedules(draw):
         "pool": draw(st.sampled_from([None, 0, 1, 2, 8])),
         "share_prefixes": draw(st.sampled_from([True, True, False])),
         "returning": draw(st.sampled_from(["front", "back"])),
+        "wait_for_tools": draw(st.booleans()),
         "max_concurrent_tools": draw(st.sampled_from([1, 2, 16])),
         "latencies": draw(st.lists(st.sampled_from([0.0, 0.0, 0.001, 0.004]), min_size=1, max_size=5)),
     }
 
 
-def run(case, schedule, **more):
+def roll(case, schedule, **more):
+    """The batch, and the profile of how it came about."""
     options = dict(schedule)
     used = tools(options.pop("latencies"))
     config = fnroll.RolloutConfig(
@@ -131,7 +136,12 @@ def run(case, schedule, **more):
         max_tool_output_chars=case["chars"],
     )
     with fnroll.Rollout(model(), tokenizer(), config, used) as rollout:
-        return rollout.generate(fnroll.RolloutRequest(records, case["n"]), sampling, seed=case["seed"])
+        batch = rollout.generate(fnroll.RolloutRequest(records, case["n"]), sampling, seed=case["seed"])
+        return batch, rollout.profile
+
+
+def run(case, schedule, **more):
+    return roll(case, schedule, **more)[0]
 
 
 def respond(record):
@@ -196,6 +206,22 @@ def test_records_of_many_turns_are_bitwise_equal_for_all_schedules(case, one, ot
     assert run(case, one) == run(case, other)
 
 
+def waiting_hides_latency(case, one, other):
+    """If tools are waited for, their latencies change neither a record nor what shares a forward."""
+    counts = []
+    for how in (one, other):
+        times = {name: how[name] for name in ("latencies", "max_concurrent_tools")}
+        batch, profile = roll(case, {**one, **times, "wait_for_tools": True})
+        counts.append((batch, profile.steps, profile.forwards, profile.fed_tokens, profile.padded_tokens))
+    assert counts[0] == counts[1]
+
+
+@settings(max_examples=30)
+@given(cases(), schedules(), schedules())
+def test_latencies_of_tools_that_are_waited_for_change_no_forward(case, one, other):
+    waiting_hides_latency(case, one, other)
+
+
 @settings(max_examples=40)
 @given(cases(), schedules(), schedules())
 def test_a_replay_of_the_log_gives_the_records_and_calls_no_tool(tmp_path_factory, case, one, other):
@@ -255,6 +281,17 @@ def tools_run_on_a_cut_turn(driver, line, tape, status, end=Driver._end_turn):
     return end(driver, line, tape, t.WAITING if driver.turns is not None else status)
 
 
+def answers_of_waiting_turns_swapped(conversations, take=Conversations.take_returned):
+    conversations._collect()
+    answered = conversations._answered
+    if conversations.budget.config.wait_for_tools and not conversations.must_wait:
+        # Of turns of as many calls, the first and the last get each other's answers.
+        turns = sorted(answered, key=lambda item: len(item[1]))
+        results = [item[1] for _, same in groupby(turns, lambda item: len(item[1])) for item in [*same][::-1]]
+        conversations._answered = deque(zip([key for key, _ in turns], results, strict=True))
+    return take(conversations)
+
+
 MUTANTS = {
     "results in completion order": (ToolRunner, "submit", results_in_completion_order),
     "separator dropped": (Chat, "continue_turn", separator_dropped),
@@ -263,6 +300,7 @@ MUTANTS = {
     "a stale slot": (Slots, "park", a_full_pool_gives_a_slot_to_two),
     "one token too many is shared": (Prefixes, "find", one_token_too_many),
     "parked after the row was used again": (Driver, "_park", parked_after_the_row_was_used_again),
+    "answers of waiting turns swapped": (Conversations, "take_returned", answers_of_waiting_turns_swapped),
 }
 
 
@@ -276,6 +314,18 @@ def test_a_planted_mistake_is_caught(name, monkeypatch):
         equals_the_oracle(case, schedule)
 
     with pytest.raises((AssertionError, ValueError, IndexError, RuntimeError)):
+        check()
+
+
+def test_decoding_on_while_tools_run_is_caught(monkeypatch):
+    monkeypatch.setattr(Conversations, "must_wait", False)
+
+    @settings(max_examples=40, phases=[Phase.generate], report_multiple_bugs=False)
+    @given(cases(), schedules(), schedules())
+    def check(case, one, other):
+        waiting_hides_latency(case, one, other)
+
+    with pytest.raises(AssertionError):
         check()
 
 
