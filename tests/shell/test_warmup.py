@@ -7,9 +7,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch._dynamo.utils import counters
 
 from fnroll import Rollout, RolloutConfig, RolloutRecord, RolloutRequest, SamplingConfig
 from fnroll.models import toy_model
+from fnroll.shell import lowered
 from fnroll.shell.warmup import WarmUpError
 from tests.shell.test_compiled import assert_same_records, lower_with
 
@@ -55,6 +57,24 @@ def test_no_schedule_compiles_anything_after_warm_up(schedule, ids, sampling):
         found = compiled.generate(work, sampling, seed=3)
     assert_same_records(found, eager.generate(work, sampling, seed=3), 1e-5)
     assert counter.frame_count == graphs
+
+
+@pytest.mark.slow
+def test_nothing_is_compiled_after_a_warm_up_with_inductor(monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(lowered, "EAGER_PREFILL", frozenset())
+    sampling = SamplingConfig(temperature=0.9, top_k=8, top_p=0.9, repetition_penalty=1.2)
+    prompts = [[7 * i % VOCABULARY for i in range(count)] for count in (1, 11, 4, 3, 9)]
+    work = RolloutRequest([RolloutRecord(prompt_ids=ids) for ids in prompts], 2)
+    with rollout_of("eager", max_length=12, rows=2) as rollout:
+        eager = rollout.generate(work, sampling, seed=3)
+    with rollout_of("compiled", max_length=12, rows=2) as rollout:
+        assert rollout.warm_up(sampling).graphs == len(rollout._steps.shapes()) == 3
+        graphs = counters["stats"]["unique_graphs"]
+        with torch.compiler.set_stance("fail_on_recompile"):
+            found = rollout.generate(work, sampling, seed=3)
+        assert counters["stats"]["unique_graphs"] == graphs and rollout._steps.num_graphs == 3
+    assert_same_records(found, eager, 1e-5)
 
 
 def test_a_second_warm_up_has_nothing_to_do(monkeypatch):
