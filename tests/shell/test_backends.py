@@ -16,12 +16,16 @@ from tests.core.recorder import record
 from tests.shell.test_compiled import assert_same_records, request
 
 
+def emulate(patch):
+    """Let a CPU capture: steps as they are, on a recorder that replays their operators."""
+    patch.setattr(torch.cuda, "is_available", lambda: True)
+    patch.setattr(lowered_module, "compiled", lambda step: step)
+    patch.setattr(lowered_module, "cuda_recorder", lambda: record)
+
+
 @pytest.fixture
 def emulated(monkeypatch):
-    """Let a CPU capture: steps as they are, on a recorder that replays their operators."""
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(lowered_module, "compiled", lambda step: step)
-    monkeypatch.setattr(lowered_module, "cuda_recorder", lambda: record)
+    emulate(monkeypatch)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
