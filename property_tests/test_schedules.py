@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fnroll.models import causal_lm, toy_logits, toy_model
 from fnroll.models.zoo import TINY_MODELS, forward_of, tiny_model
-from fnroll.shell import plan
+from fnroll.shell import driver, plan
 from fnroll.shell.config import SamplingConfig
 from fnroll.testing.strategies import Schedule, Work, schedules, works
 from property_tests.laws import records_equal_the_oracle, schedules_give_the_same_records
@@ -20,8 +20,9 @@ TOY_VOCABULARY = 11
 
 @pytest.fixture(autouse=True)
 def _share_all(monkeypatch):
-    """The prompts here are short: share whatever they have in common."""
+    """The prompts here are short and the rows few: share whatever is common, wait for half of the rows."""
     monkeypatch.setattr(plan, "LEAST_SHARED", 1)
+    monkeypatch.setattr(driver, "ROWS_TO_JOIN", 2)
 
 
 @functools.cache

@@ -18,7 +18,7 @@ from fnroll.core import types as t
 from fnroll.dialogue.join import Chat
 from fnroll.models import toy_logits
 from fnroll.models.chatter import CHATTER_CALLS, chatter_model, chatter_tokenizer
-from fnroll.shell import plan
+from fnroll.shell import driver, plan
 from fnroll.shell.conversation import Conversations
 from fnroll.shell.driver import Driver
 from fnroll.shell.prefixes import Prefixes
@@ -31,8 +31,9 @@ MAX_TURNS, PER_TURN = 3, 4
 
 @pytest.fixture(autouse=True)
 def _share_all(monkeypatch):
-    """The prompts here are short: share whatever they have in common."""
+    """The prompts here are short and the rows few: share whatever is common, wait for half of the rows."""
     monkeypatch.setattr(plan, "LEAST_SHARED", 1)
+    monkeypatch.setattr(driver, "ROWS_TO_JOIN", 2)
 
 
 @functools.cache

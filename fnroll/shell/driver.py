@@ -23,6 +23,10 @@ from fnroll.shell.tape import Tape, begin, prompt_tape, read_tapes
 # A row joins another's prefill if that computes at most this many empty columns; a forward of its own,
 # which reads all weights again, would cost about as much.
 _PADDING = 16
+# Rows that are filled together share a prefill; one that feeds few tokens costs about as much as a decode step.
+# So free rows wait until they are one in so many, for at most so many steps.
+ROWS_TO_JOIN = 8
+_PATIENCE = 4
 
 
 def group_prefill(feeds: Sequence[Feed]) -> list[list[Feed]]:
@@ -51,6 +55,7 @@ class Driver:
         self._line_of: dict[int, int] = {}
         self._queued: set[int] = set()
         self._live = LiveRows(state.num_rows)
+        self._patience = _PATIENCE
         slots = 0 if state.pool is None else state.pool.owner.shape[0] - 1
         self.plan = CachePlan(state.num_rows, slots, state.max_length, share=share_prefixes, held=held)
         self.ended: deque[Ended] = deque()
@@ -199,8 +204,16 @@ class Driver:
         return begin(tapes, turns, waiting, self.state)
 
     def _can_admit(self) -> bool:
-        free = self.state.num_rows - len(self._live)
-        return bool(self._queued) and free > 0 and not (self._static and self._live)
+        count = min(self.state.num_rows - len(self._live), len(self._queued))
+        if not count or (self._static and self._live):
+            return False
+        others = len(self._todo) + len(self._lines) - len(self._live) - count
+        is_worth_a_wait = self._live and others and count < self.state.num_rows // ROWS_TO_JOIN
+        if is_worth_a_wait and self._patience >= self._poll_every:
+            self._patience -= self._poll_every
+            return False
+        self._patience = _PATIENCE
+        return True
 
     def _admit(self) -> None:
         with self.profile.stage("admit"):

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import fnroll.shell.driver as driver_module
 import fnroll.shell.lowered as lowered_module
 from fnroll import (
     Rollout,
@@ -421,6 +422,22 @@ def test_static_batching_admits_only_when_all_rows_are_free():
         continuous = rollout.generate(request(prompts), sampling)
         assert rollout.profile.steps == 13
     assert static == continuous
+
+
+@pytest.mark.parametrize(("poll_every", "joins"), [(1, True), (5, False)])
+def test_rows_that_are_free_wait_a_few_steps_to_share_a_prefill(poll_every, joins, monkeypatch):
+    """Four records end a step apart: rows are filled in pairs, or alone where a wait would be too long."""
+    model = toy_model(61, sharpness=0.0, stop_ids=(60,))
+    work = [RolloutRecord(prompt_ids=[1 + i] * (13 - i % 4)) for i in range(12)]
+    counts = {}
+    for rows_to_join in (2, 100):
+        monkeypatch.setattr(driver_module, "ROWS_TO_JOIN", rows_to_join)
+        config = RolloutConfig(max_length=16, rows=4, poll_every=poll_every, share_prefixes=False)
+        with Rollout(model, None, config) as rollout:
+            batch = rollout.generate(RolloutRequest(work))
+            counts[rows_to_join] = rollout.profile.forwards - rollout.profile.steps, batch
+    (few, joined), (many, alone) = counts[2], counts[100]
+    assert joined == alone and (few < many if joins else few == many)
 
 
 def test_a_second_call_is_as_good_as_a_first():
