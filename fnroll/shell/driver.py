@@ -23,7 +23,7 @@ from fnroll.shell.tape import Tape, begin, prompt_tape, read_tapes
 # A row joins another's prefill if that computes at most this many empty columns; a forward of its own,
 # which reads all weights again, would cost about as much.
 _PADDING = 16
-# Rows that are filled together share a prefill; one that feeds few tokens costs about as much as a decode step.
+# Rows that are filled together share a prefill; even one of few tokens costs about as much as a decode step.
 # So free rows wait until they are one in so many, for at most so many steps.
 ROWS_TO_JOIN = 8
 _PATIENCE = 4
