@@ -75,6 +75,8 @@ class Bound:
     def _run_products(self, multiply: Multiply) -> None:
         for layer, inputs in zip(self.layers, self.inputs, strict=True):
             multiply(inputs, layer.weight)
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
 
     def _step(self) -> None:
         self._run_products(self.multiply)

@@ -156,7 +156,7 @@ class Donated:
 
     def _pin(self, state: Any) -> None:
         """Say that the buffers stay where they are: CUDA graphs of Inductor refuse to write to others."""
-        for leaf in self.leaves(state):
+        for leaf in (leaf for leaf in self.leaves(state) if isinstance(leaf, Tensor)):
             torch._dynamo.mark_static_address(leaf, guard=False)
 
     def consume(self, state: Any, new: Any) -> None:

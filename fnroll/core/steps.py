@@ -380,7 +380,7 @@ def decode_step(
     params: Any, state: RolloutState, *, model: ModelFn, window: int, height: int | None = None,
     multi_turn: bool = False,
 ) -> tuple[RolloutState, Tensor]:  # fmt: skip
-    """Feed one token of every row, draw the next, free the rows that ended: extend, sample, retire.
+    """Extend, sample, retire: feed a token of each of the first `height` rows (None is all), draw the next.
 
     Returns:
       The state, and `[B]` int64: the line whose turn ended in each row, or `Rows.IDLE`.

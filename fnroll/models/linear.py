@@ -7,32 +7,32 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 _MOST_COLUMNS = 32
+_LEAST_COLUMNS = {torch.bfloat16: 1, torch.float32: 12}
 
 
-def multiply_tall(inputs: Tensor, weight: Tensor) -> Tensor:
-    """Return `inputs @ weight.T` of few columns, computed as `(weight @ inputs.T).T`.
+def is_tall_faster(weight: Tensor, columns: int) -> bool:
+    """Say whether few columns are multiplied faster as `(weight @ inputs.T).T`.
 
-    Args:
-      inputs: `[..., K]`.
-      weight: `[N, K]`.
+    The library takes 40 % less time in bfloat16 on a CPU for a tall matrix times a narrow one than for a flat
+    one times a wide one; in float32 a quarter less, from 12 columns on, where a layer does not widen.
     """
-    flat = inputs.reshape(-1, inputs.shape[-1])
-    # Contiguous: the fused attention kernel refuses queries whose last dimension is strided.
-    product = torch.mm(weight, flat.t()).t().contiguous()
-    return product.view(*inputs.shape[:-1], weight.shape[0])
+    if weight.device.type != "cpu" or not _LEAST_COLUMNS.get(weight.dtype, 99) <= columns <= _MOST_COLUMNS:
+        return False
+    return weight.dtype == torch.bfloat16 or weight.shape[0] <= weight.shape[1]
 
 
 class FewColumnsLinear(nn.Linear):
-    """What a twin has in place of `nn.Linear`: few columns in bfloat16 on a CPU are multiplied the fast way.
-
-    The library takes 40 % less time there for a tall matrix times a narrow one than for a flat one times a
-    wide one. In float32 both orders take as long.
-    """
+    """What a twin has in place of `nn.Linear`: the same layer, in the faster order of factors."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Apply the layer to `[..., K]`."""
-        weight, columns = self.weight, input.shape[:-1].numel()
-        if weight.dtype != torch.bfloat16 or weight.device.type != "cpu" or columns > _MOST_COLUMNS:
-            return functional.linear(input, weight, self.bias)
-        product = multiply_tall(input, weight)
-        return product if self.bias is None else product + self.bias
+        columns = input.shape[:-1].numel()
+        if not is_tall_faster(self.weight, columns):
+            return functional.linear(input, self.weight, self.bias)
+        flat = input.reshape(columns, -1).t()
+        if self.bias is None:
+            tall = torch.mm(self.weight, flat)
+        else:
+            tall = torch.addmm(self.bias[:, None], self.weight, flat)
+        # Contiguous: the fused attention kernel refuses queries whose last dimension is strided.
+        return tall.t().contiguous().view(*input.shape[:-1], -1)

@@ -92,10 +92,6 @@ class Buckets:
         """Rows of decode steps: a quarter of B, for the end of a rollout, and B."""
         return tuple(sorted({max(1, self.num_rows // _STEP), self.num_rows}))
 
-    def height(self, count: int) -> int:
-        """Return how many rows a decode step of `count` records computes."""
-        return next(rows for rows in self.decode_rows if rows >= count)
-
     def window(self, length: int) -> int:
         """Return the decode window for records of up to `length` tokens."""
         return next(window for window in self.windows if window >= min(length, self.max_length))

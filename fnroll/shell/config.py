@@ -75,7 +75,7 @@ class RolloutConfig:
     rows: int = 16
     """B: records that decode at the same time."""
     batching: Literal["continuous", "static"] = "continuous"
-    """Fill a row as soon as it is free, or all rows when all are free."""
+    """Fill a row within a few steps of when it is free, or all rows when all are free."""
     backend: Literal["eager", "compiled", "captured"] = "eager"
     """How steps run: as they are, compiled, or compiled and replayed as CUDA graphs."""
     multi_turn: bool | None = None
@@ -97,7 +97,9 @@ class RolloutConfig:
     reuse_cache: bool = False
     """Take keys and values that earlier calls left behind, too, even if the weights have changed since: a
     record that is gone on with under newer weights is then not fed again, and its log-probs are those of
-    newer weights over older keys and values. Off, each call begins with none."""
+    newer weights over older keys and values, which then depend on the schedule. New records take older
+    prefixes as well, a system prompt for example, of whatever age; `shutdown` drops them. Off, each call
+    begins with none."""
     poll_every: int = 1
     """Decode steps between two reads of the device; rows that end in between idle."""
     tool_timeout_s: float | None = 30.0

@@ -204,11 +204,11 @@ class Driver:
         return begin(tapes, turns, waiting, self.state)
 
     def _can_admit(self) -> bool:
-        count = min(self.state.num_rows - len(self._live), len(self._queued))
-        if not count or (self._static and self._live):
+        free = self.state.num_rows - len(self._live)
+        if not free or not self._queued or (self._static and self._live):
             return False
-        others = len(self._todo) + len(self._lines) - len(self._live) - count
-        is_worth_a_wait = self._live and others and count < self.state.num_rows // ROWS_TO_JOIN
+        others = len(self._todo) + len(self._queued) - free
+        is_worth_a_wait = self._live and others > 0 and free < self.state.num_rows // ROWS_TO_JOIN
         if is_worth_a_wait and self._patience >= self._poll_every:
             self._patience -= self._poll_every
             return False

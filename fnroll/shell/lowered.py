@@ -53,7 +53,7 @@ class LoweredSteps:
         self._move: Step = donate(pool.move, ("cache", "rows"))
         self._share: Step = donate(pool.share, ("cache", "rows"))
         self.release: Step = donate(pool.release, ("pool",))
-        self._lowered: dict[Hashable, Step] = {}
+        self._lowered: dict[tuple[Hashable, ...], Step] = {}
         self._weights: Sequence[tuple[str, Tensor]] = ()
         self._record: Record | None = None
 
@@ -168,7 +168,9 @@ class LoweredSteps:
         """Return how many rows a decode step computes at least if the first `count` hold records."""
         if self.is_eager:
             return min(1 << (count - 1).bit_length(), self.buckets.num_rows)
-        return self.buckets.height(count)
+        # The end of a rollout is not worth a minute of compiling: `warm_up` makes the smaller ones.
+        ready = {key[0].rows for key in self._lowered if isinstance(key[0], DecodeShape)}
+        return min((rows for rows in ready if rows >= count), default=self.buckets.num_rows)
 
     def decode(self, state: RolloutState, length: int, count: int) -> tuple[RolloutState, DecodeShape]:
         """Run a decode step over records of at most `length` tokens in the first `count` rows.
@@ -179,12 +181,11 @@ class LoweredSteps:
         window = self._eager_window(length) if self.is_eager else self.buckets.window(length)
         shape = DecodeShape(self.height(count), window)
         if not self.is_eager and self._decode_key(shape, state) not in self._lowered:
-            # The end of a rollout is not worth a minute of compiling: `warm_up` makes the smaller ones.
             shape = DecodeShape(self.buckets.num_rows, window)
         return self._decode(shape, state), shape
 
     @staticmethod
-    def _decode_key(shape: DecodeShape, state: RolloutState) -> Hashable:
+    def _decode_key(shape: DecodeShape, state: RolloutState) -> tuple[Hashable, ...]:
         way = state.sampling
         return (shape, _support_size(state), way.max_top_k, way.use_top_p, way.use_penalty, way.use_noise)
 
@@ -201,7 +202,7 @@ class LoweredSteps:
         new: RolloutState = run(self.model.params, replace(state, pool=None))[0]
         return replace(new, pool=state.pool)
 
-    def _lower(self, key: Hashable, step: Step) -> Step:
+    def _lower(self, key: tuple[Hashable, ...], step: Step) -> Step:
         """Return the step of a key, which is all that its graph depends on.
 
         One compiled callable for all shapes would run into its recompile limit.

@@ -126,16 +126,17 @@ class Rollout:
         sampling = SamplingConfig() if sampling is None else sampling
         self._steps.refresh()
         support = sampling.support_size if sampling.is_truncating else 0
+        self._held = None
         state = self._init_state(self._steps.num_lines(0), sampling, support)
         state, done = warm_up(self._steps, state, progress=self.config.progress)
-        self._buffers, self._held = (state.cache, state.pool), None
+        self._buffers = (state.cache, state.pool)
         return done
 
     def _init_state(self, num_records: int, sampling: SamplingConfig, support_size: int) -> RolloutState:
         if self._buffers is None:
             cache = self.model.init_cache(self.config.rows, self.config.max_length)
             self._buffers = (cache, init_pool(cache, self._slots))
-        # What is left in them is never read: a slot is written before anything may attend to it.
+        # What is left in them is read only where `_held` says what it is.
         cache, pool = self._buffers
         self._buffers = None
         self.profile.pool_bytes = self._slots * slot_bytes(self.model, self.config.max_length)
@@ -162,7 +163,8 @@ class Rollout:
         """Roll out a request.
 
         A record's tokens and log-probs are a function of the weights, its prompt, the sampling
-        configuration, `(seed, step, prompt_id, sample)`, and of nothing else.
+        configuration, `(seed, step, prompt_id, sample)`, and of nothing else, but for `reuse_cache` under
+        newer weights.
 
         Args:
           request: prompts, and how many samples of each.
@@ -359,12 +361,13 @@ class Rollout:
             )
         self._steps.refresh()
         self.weight_version = version
-        if self.config.reuse_cache:
+        layers = [leaf for leaf in tree_leaves(self._buffers) if leaf.is_floating_point()]
+        if self.config.reuse_cache and all(leaf.isfinite().all() for leaf in layers):
             return
-        # Old keys and values are never read; but a masked slot counts 0 times its value, NaN if that is NaN.
-        for leaf in tree_leaves(self._buffers):
-            if leaf.is_floating_point():
-                leaf.zero_()
+        # Old keys and values are not read; but a masked slot counts 0 times its value, NaN if that is NaN.
+        self._held = None
+        for leaf in layers:
+            leaf.zero_()
 
     def shutdown(self) -> None:
         """Release the cache and the lowered steps. The rollout can be used again."""

@@ -20,7 +20,7 @@ def test_it_multiplies_as_the_library_does(shape, bias, dtype):
     assert type(twin) is FewColumnsLinear and twin.weight is layer.weight
     found, exact = twin(inputs), layer.double()(inputs.double())
     assert found.dtype == dtype and found.is_contiguous()
-    # One rounding of the result, and in float32 one of each product.
+    # One rounding of the result in bfloat16.
     tolerance = 2**-8 if dtype == torch.bfloat16 else 1e-5
     torch.testing.assert_close(found.double(), exact, rtol=tolerance, atol=tolerance)
 

@@ -8,6 +8,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from fnroll.shell import plan as plans
+from fnroll.shell.live import LiveRows
 from fnroll.shell.plan import CachePlan, Copy, Feed, Parked, Placed, Tier
 from fnroll.shell.prefixes import Prefixes, count_distinct, to_ids
 from fnroll.shell.slots import Slots
@@ -249,6 +250,32 @@ def one_copy_after_the_other(cache, tier, known, bring=Cache.bring):
     for one in tier.shared:
         bring(cache, Tier(shared=[one]), known)
     bring(cache, Tier(pooled=tier.pooled, unparked=tier.unparked, feeds=tier.feeds), known)
+
+
+def test_a_row_that_another_was_copied_to_is_known_by_what_it_holds_now():
+    plan = CachePlan(3, 0, 64, share=True)
+    for line, first in enumerate((1, 2)):
+        plan.load(line, [first] * 40)
+    plan.admit([Placed(0, 0, 40), Placed(1, 1, 40)])
+    plan.move(1, 0)
+    plan.load(2, [1] * 40)
+    plan.load(3, [2] * 40)
+    [tier] = plan.admit([Placed(2, 2, 40)])
+    assert not tier.shared  # nobody holds the first prompt any more
+    plan.close(1)
+    [tier] = plan.admit([Placed(1, 3, 40)])
+    assert [(copy.source, copy.target) for copy in tier.shared] == [(0, 1)]
+
+
+def test_records_outside_the_first_rows_move_to_free_ones_in_order():
+    live = LiveRows(6)
+    for row in (0, 2, 4, 5):
+        live.admit(row, 10 + row, 7, 9)
+    assert live.plan_moves(4) == [(4, 1), (5, 3)] and live.highest == 5
+    for move in live.plan_moves(4):
+        live.move(*move)
+    assert live.lines.tolist() == [10, 14, 12, 15] and live.highest == 3
+    assert (len(live), live.longest, live.most_left, live.plan_moves(4)) == (4, 7, 2, [])
 
 
 def what_rows_held_is_forgotten_late(plan, placed, admit=CachePlan.admit):
