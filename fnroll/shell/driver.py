@@ -268,8 +268,9 @@ class Driver:
         count = count if most is None else min(count, most)
         with self.profile.stage("decode"):
             self._pack(length)
+            rows = self._live.highest + 1
             for step in range(count):
-                self.state, shape = self.steps.decode(self.state, length + step, self._live.highest + 1)
+                self.state, shape = self.steps.decode(self.state, length + step, rows)
                 self.profile.padded_tokens += shape.rows
         self.profile.steps += count
         self.profile.forwards += count

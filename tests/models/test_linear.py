@@ -9,13 +9,14 @@ from fnroll.models.twin import make_twin
 
 
 @pytest.mark.parametrize("shape", [(1,), (3, 1), (16, 1), (4, 8), (33, 1), (5, 40)])
+@pytest.mark.parametrize("size", [(48, 80), (80, 48)])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_it_multiplies_as_the_library_does(shape, bias, dtype):
+def test_it_multiplies_as_the_library_does(shape, size, bias, dtype):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        layer = nn.Linear(48, 80, bias=bias).to(dtype)
-        inputs = torch.randn(*shape, 48, dtype=dtype)
+        layer = nn.Linear(*size, bias=bias).to(dtype)
+        inputs = torch.randn(*shape, size[0], dtype=dtype)
     twin = make_twin(layer)
     assert type(twin) is FewColumnsLinear and twin.weight is layer.weight
     found, exact = twin(inputs), layer.double()(inputs.double())
