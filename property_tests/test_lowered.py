@@ -22,6 +22,7 @@ from property_tests.test_schedules import tiny
 from property_tests.test_turns import run
 from tests.shell.test_backends import emulate
 from tests.shell.test_compiled import assert_same_records, lower_with
+from tests.shell.test_warmup import samplings
 
 LENGTH, ROWS, COPIED = 24, 3, 8
 COUNTER = CompileCounterWithBackend("aot_eager")
@@ -58,23 +59,13 @@ def warm(name):
         assert done.graphs == COUNTER.frame_count - before == len(rollout._steps.shapes())
 
 
-SAMPLINGS = st.builds(
-    SamplingConfig,
-    temperature=st.sampled_from([0.5, 1.0, 1.5]),
-    top_k=st.integers(5, 8),
-    top_p=st.sampled_from([0.5, 0.95]),
-    repetition_penalty=st.sampled_from([1.1, 1.4]),
-    max_new_tokens=st.none() | st.integers(1, LENGTH),
-)
-
-
 @st.composite
 def scheduled(draw):
     """Draw work that needs no other way of sampling than what is warm, and a schedule of it."""
     work = dataclasses.replace(
         draw(works(48, LENGTH)),
         prompts=draw(prompts(48, longest=LENGTH - 2)),
-        sampling=draw(SAMPLINGS),
+        sampling=draw(samplings(LENGTH)),
         stop_ids=(2, draw(st.integers(3, 47))),
     )
     return work, dataclasses.replace(draw(schedules(len(work.prompts))), rows=ROWS)
