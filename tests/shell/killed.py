@@ -31,6 +31,9 @@ SCHEDULE = {
 }  # fmt: skip
 
 
+SAVES = [1, 2, 5]
+
+
 def stop_at(moment):
     """Let this process die at its n-th event: a step, half a save, one not yet in place, half a line."""
     count = 0
@@ -109,12 +112,12 @@ def main(folder):
     draw, total, killed = random.Random(0), folder / "total", 0
 
     def whole():
-        count = stop_at(0)
-        roll(folder, 2, False, used=tools(SCHEDULE["latencies"])).save(folder / "whole.jsonl")
-        total.write_text(str(count()))
+        count, start = stop_at(0), time.perf_counter()
+        roll(folder, max(SAVES), False, used=tools(SCHEDULE["latencies"])).save(folder / "whole.jsonl")
+        total.write_text(json.dumps([count(), time.perf_counter() - start]))
 
     assert not was_killed(in_a_child(whole))
-    events = int(total.read_text())
+    events, seconds = json.loads(total.read_text())  # the fewest events: with the fewest saves
     for number in range(6):
         here = folder / str(number)
         here.mkdir()
@@ -122,13 +125,16 @@ def main(folder):
 
         def live(here=here, used=used, is_resumed=False, moment=0):
             stop_at(moment)
-            roll(here, draw.choice([1, 2, 5]), is_resumed, used=used).save(here / "batch.jsonl")
+            roll(here, draw.choice(SAVES), is_resumed, used=used).save(here / "batch.jsonl")
 
-        for attempt in range(2):  # the second one kills what goes on
-            moment = draw.randint(1, events)
+        left = 1.0
+        for attempt in range(2):  # the second one kills what goes on, which has less to do
+            share = draw.uniform(0.0, left)
+            left -= share
+            moment = 1 + int(share * (events - 1))
             if number % 3 == 1:  # from outside, at any moment
                 pid = in_a_child(lambda attempt=attempt: live(is_resumed=attempt > 0))
-                time.sleep(draw.uniform(0.0, 0.3))
+                time.sleep(share * seconds)
                 os.kill(pid, signal.SIGKILL)
                 killed += was_killed(pid)
             else:
