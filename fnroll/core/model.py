@@ -31,6 +31,8 @@ class Chunk:
     """`[A]` int64: which rows of the cache; None for the first A in order, which copies nothing."""
     window: int = static()
     """W: attention reads the slots below it; at least every row's length."""
+    needs_logits: bool = static(default=True)
+    """Whether anybody reads the logits; a model that computes them all the same is slower, not wrong."""
 
     @property
     def positions(self) -> Tensor:
@@ -40,7 +42,7 @@ class Chunk:
 
 
 ModelFn = Callable[[Any, Chunk, Cache], tuple[Tensor, Cache]]
-"""`(params, chunk, cache) -> (logits [A, V] of the last column, cache)`."""
+"""`(params, chunk, cache) -> (logits [A, V] of the last column, cache)`; if none are needed, any `[A, V]`."""
 
 
 def write_layer(buffer: Tensor, new: Tensor, chunk: Chunk) -> Tensor:

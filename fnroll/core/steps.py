@@ -175,6 +175,7 @@ def _feed(
     model: ModelFn,
     width: int,
     window: int,
+    needs_logits: bool = True,
 ) -> tuple[Tensor, RolloutState]:
     """Feed what lies in the last `width` positions before `end`, `[A]`, and is not cached."""
     line, _, cached = _held(state, rows, end.shape[0])
@@ -188,6 +189,7 @@ def _feed(
         slots=torch.where(fed, position, state.max_length),
         rows=rows,
         window=window,
+        needs_logits=needs_logits,
     )
     logits, cache = model(params, chunk, state.cache)
     old = state.rows.cached
@@ -221,7 +223,7 @@ def prefill(
     _, length, cached = _held(state, rows)
     most = width if count is None else count.clamp(max=width)
     end = torch.minimum((length - 1).clamp(min=0), cached + most)
-    _, new = _feed(params, state, rows, end, model, width, window)
+    _, new = _feed(params, state, rows, end, model, width, window, needs_logits=False)
     return new
 
 

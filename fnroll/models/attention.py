@@ -87,15 +87,22 @@ def build_mask(
     kv_offset: int = 0,
     mask_function: Any = None,
     device: Any = "cpu",
+    dtype: torch.dtype = torch.float32,
     **_: Any,
 ) -> Tensor:
-    """Evaluate the library's own mask function at each row's positions: `[A, 1, Q, W]` bool, True attends."""
+    """Evaluate the library's own mask function at each row's positions.
+
+    Returns:
+      `[A, 1, Q, W]`, to be added to scores: 0 attends, -inf does not. The fused kernel makes that of a bool
+      mask too, but in every layer.
+    """
     offset = torch.as_tensor(q_offset, device=device).reshape(-1, 1, 1, 1)
     # Empty columns lie before position 0; there they attend to slot 0, for a softmax over nothing is NaN.
     query = (offset + torch.arange(q_length, device=device)[:, None]).clamp(min=0)
     key = torch.arange(kv_length, device=device)[None, None, None, :] + kv_offset
     batch = torch.arange(batch_size, device=device)[:, None, None, None]
-    mask: Tensor = mask_function(batch, torch.zeros_like(key[..., :1]), query, key)
+    sees: Tensor = mask_function(batch, torch.zeros_like(key[..., :1]), query, key)
+    mask = torch.zeros_like(sees, dtype=dtype).masked_fill(~sees, -torch.inf)
     return mask.expand(batch_size, 1, q_length, kv_length)
 
 
@@ -112,7 +119,7 @@ def _attend(
     scores = query @ key.transpose(-1, -2) * scale
     if softcap is not None:
         scores = torch.tanh(scores / softcap) * softcap
-    scores = scores.masked_fill(~mask, -torch.inf)
+    scores = scores + mask
     if sinks is not None:
         scores = torch.cat([scores, sinks.expand(*scores.shape[:-1], 1)], dim=-1)
     weights = scores.softmax(dim=-1, dtype=scores.dtype if scores.dtype == torch.float64 else torch.float32)
@@ -139,7 +146,7 @@ def attend(
       query: `[A, H * G, Q, D]`.
       key: `[A, H, W, D]`.
       value: `[A, H, W, E]`.
-      attention_mask: `[A, 1, Q, W]` bool.
+      attention_mask: `[A, 1, Q, W]`, added to the scores.
       scaling: of the scores; None is `D ** -0.5`.
       softcap: the bound of capped scores.
       s_aux: `[H * G]`, the sink of each head.

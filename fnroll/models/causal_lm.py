@@ -103,13 +103,20 @@ def model_fn(twin: nn.Module) -> ModelFn:
             "input_ids": chunk.tokens,
             "position_ids": chunk.positions,
             "use_cache": True,
-            "logits_to_keep": 1,
+            "logits_to_keep": 1 if chunk.needs_logits else chunk.tokens.new_empty(0),
             argument: view,
         }
         out = twin(**inputs) if params is None else functional_call(twin, dict(params), (), inputs)
-        return out.logits[:, -1], view.value()
+        return _last(out.logits, chunk), view.value()
 
     return fn
+
+
+def _last(logits: Tensor, chunk: Chunk) -> Tensor:
+    """Return those of the last column, or zeros where the head had nothing to do, `[A, V]`."""
+    if chunk.needs_logits:
+        return logits[:, -1]
+    return logits.new_zeros(1).expand(chunk.tokens.shape[0], logits.shape[-1])
 
 
 def _set_attention(twin: nn.Module, implementation: str) -> None:

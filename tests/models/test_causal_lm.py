@@ -188,6 +188,18 @@ SPELLINGS = inspect.signature(LlamaForCausalLM.forward).parameters
 SPELLING = "cache" if "cache" in SPELLINGS else "past_key_values"
 
 
+@pytest.mark.parametrize("name", [*TINY_MODELS, *MORE_MODELS])
+def test_the_output_head_reads_only_what_is_sampled_from(name):
+    module = shared(name) if name in TINY_MODELS else build(MORE_MODELS[name])
+    with engine(module, max_length=16, rows=2) as rollout:
+        seen = []
+        head = rollout.model.twin.get_output_embeddings()
+        head.register_forward_hook(lambda _, inputs, output: seen.append(inputs[0].shape[:-1].numel()))
+        rollout.generate(request([[3, 4, 5, 6], [7, 8]]), SamplingConfig(max_new_tokens=3))
+    # A prefill for both rows, then three steps of two rows.
+    assert seen == [0, 2, 2, 2]
+
+
 class OlderLlama(LlamaForCausalLM):
     """The signature that transformers had before `past_key_values` became `cache`."""
 
