@@ -119,8 +119,8 @@ def test_lowered_turns_equal_eager_ones_for_all_schedules(backend, case):
     lowered_turns_equal_eager_ones(backend, *case)
 
 
-def one_too_small(sizes, length, window=Buckets.window):
-    return window(sizes, max(length - 1, 1))
+def one_too_small(sizes, count, length, decode=Buckets.decode):
+    return decode(sizes, count, max(length - 1, 1))
 
 
 def rows_of_another_number(steps, rows, height, width):
@@ -143,14 +143,14 @@ STALE_SLOT, LATE, TOO_MANY = (
     for name in ("a stale slot", "parked after the row was used again", "one token too many is shared")
 )
 MUTANTS = {
-    "window one too small": ("toy", Buckets, "window", one_too_small),
+    "window one too small": ("toy", Buckets, "decode", one_too_small),
     "rows that no graph has": ("toy", LoweredSteps, "_fill_up", rows_of_another_number),
-    "compiled turns, window one too small": ("compiled", Buckets, "window", one_too_small),
+    "compiled turns, window one too small": ("compiled", Buckets, "decode", one_too_small),
     "compiled turns, a stale slot": ("compiled", *STALE_SLOT),
     "compiled turns, parked after the row was used again": ("compiled", *LATE),
     "compiled turns, parked one window short": ("compiled", LoweredSteps, "park", parked_one_window_short),
     "compiled turns, one token too many is shared": ("compiled", *TOO_MANY),
-    "captured turns, window one too small": ("captured", Buckets, "window", one_too_small),
+    "captured turns, window one too small": ("captured", Buckets, "decode", one_too_small),
     "captured turns, a stale slot": ("captured", *STALE_SLOT),
     "captured turns, inputs of the first replay": (
         "captured",

@@ -87,14 +87,24 @@ class Buckets:
         """Return the numbers of rows that a prefill of this width comes with; 1 is always one."""
         return tuple(rows for rows in self.rows if rows == 1 or rows * width <= MOST_COLUMNS)
 
-    @property
+    @functools.cached_property
     def decode_rows(self) -> tuple[int, ...]:
-        """Rows of decode steps: a quarter of B, for the end of a rollout, and B."""
-        return tuple(sorted({max(1, self.num_rows // _STEP), self.num_rows}))
+        """Rows of decode steps: a quarter and a half of B, for the end of a rollout, and B."""
+        return tuple(sorted({max(1, self.num_rows // part) for part in (4, 2, 1)}))
 
-    def window(self, length: int) -> int:
-        """Return the decode window for records of up to `length` tokens."""
-        return next(window for window in self.windows if window >= min(length, self.max_length))
+    def decode_windows(self, rows: int) -> tuple[int, ...]:
+        """Return the windows of decode steps of so many rows; fewer rows than B have every other one.
+
+        Records that are left at the end are long ones, and few rows of a window that is too long cost less
+        than compiling another graph.
+        """
+        return self.windows if rows == self.num_rows else self.windows[::-2][::-1]
+
+    def decode(self, count: int, length: int) -> DecodeShape:
+        """Return the decode step over the first `count` rows, of records of up to `length` tokens."""
+        rows = next(rows for rows in self.decode_rows if rows >= count)
+        length = min(length, self.max_length)
+        return DecodeShape(rows, next(window for window in self.decode_windows(rows) if window >= length))
 
     def prefill_window(self, length: int) -> int:
         """Return the prefill window for records of up to `length` tokens."""
@@ -102,7 +112,9 @@ class Buckets:
 
     def decodes(self) -> list[DecodeShape]:
         """Return every shape that a decode step can have."""
-        return [DecodeShape(rows, window) for rows in self.decode_rows for window in self.windows]
+        return [
+            DecodeShape(rows, window) for rows in self.decode_rows for window in self.decode_windows(rows)
+        ]
 
     def prefills(self) -> list[PrefillShape]:
         """Return every shape that a prefill can have."""

@@ -279,7 +279,8 @@ class Driver:
         """Move the last records of a rollout into the first rows, where a step computes fewer."""
         if self._todo or len(self._lines) > len(self._live):
             return
-        moves = self._live.plan_moves(self.steps.height(len(self._live)))
+        shape = self.steps.decode_shape(self.state, length, len(self._live))
+        moves = self._live.plan_moves(shape.rows)
         if moves:
             sources, rows = map(self._tensor, zip(*moves, strict=True))
             self.state = self.steps.move(self.state, sources, rows, length=length)

@@ -164,13 +164,15 @@ class LoweredSteps:
         new: RolloutState = self._move(state, sources, rows, window=self._eager_window(length))
         return new
 
-    def height(self, count: int) -> int:
-        """Return how many rows a decode step computes at least if the first `count` hold records."""
+    def decode_shape(self, state: RolloutState, length: int, count: int) -> DecodeShape:
+        """Return the shape of a step over records of at most `length` tokens in the first `count` rows."""
         if self.is_eager:
-            return min(1 << (count - 1).bit_length(), self.buckets.num_rows)
-        # The end of a rollout is not worth a minute of compiling: `warm_up` makes the smaller ones.
-        ready = {key[0].rows for key in self._lowered if isinstance(key[0], DecodeShape)}
-        return min((rows for rows in ready if rows >= count), default=self.buckets.num_rows)
+            rows = min(1 << (count - 1).bit_length(), self.buckets.num_rows)
+            return DecodeShape(rows, self._eager_window(length))
+        shape = self.buckets.decode(count, length)
+        # The end of a rollout is not worth a minute of compiling: `warm_up` makes the steps of fewer rows.
+        is_ready = self._decode_key(shape, state) in self._lowered
+        return shape if is_ready else self.buckets.decode(self.buckets.num_rows, length)
 
     def decode(self, state: RolloutState, length: int, count: int) -> tuple[RolloutState, DecodeShape]:
         """Run a decode step over records of at most `length` tokens in the first `count` rows.
@@ -178,10 +180,7 @@ class LoweredSteps:
         Returns:
           The state, and the shape of the forward that it took.
         """
-        window = self._eager_window(length) if self.is_eager else self.buckets.window(length)
-        shape = DecodeShape(self.height(count), window)
-        if not self.is_eager and self._decode_key(shape, state) not in self._lowered:
-            shape = DecodeShape(self.buckets.num_rows, window)
+        shape = self.decode_shape(state, length, count)
         return self._decode(shape, state), shape
 
     @staticmethod

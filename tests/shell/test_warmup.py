@@ -106,8 +106,8 @@ def test_running_out_of_memory_names_the_graph_and_what_to_lower(monkeypatch):
 
         monkeypatch.setattr(rollout._steps, "try_shape", fail)
         expected = (
-            r"graph 3 of 4 \(prefill of 1 x 24, window 24; done: decode of 1 rows, window 24, decode of 4 "
-            r"rows, window 24\).*"
+            r"graph 4 of 5 \(prefill of 1 x 24, window 24; done: decode of 1 rows, window 24, decode of 2 "
+            r"rows, window 24, decode of 4 rows, window 24\).*"
             r"lower RolloutConfig\.rows or RolloutConfig\.max_length.*CUDA out of memory"
         )
         with pytest.raises(WarmUpError, match=expected):
