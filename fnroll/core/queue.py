@@ -29,9 +29,9 @@ def peek(queue: Queue, count: int) -> tuple[Tensor, Tensor]:
     waiting = queue.ticket[:-1]  # the sink is never in the queue, whatever idle entries wrote there
     found = min(count, waiting.shape[0])
     ticket, record = torch.topk(waiting, found, largest=False, sorted=True)
-    missing = (0, count - found)
-    record = torch.nn.functional.pad(record, missing)
-    ticket = torch.nn.functional.pad(ticket, missing, value=Queue.NO_TICKET)
+    if missing := count - found:
+        record = torch.nn.functional.pad(record, (0, missing))
+        ticket = torch.nn.functional.pad(ticket, (0, missing), value=Queue.NO_TICKET)
     return record, ticket < Queue.NO_TICKET
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -148,6 +150,7 @@ class Driver:
                 self.turns.cancel(self._lines[line])
             self._queued.discard(line)
             self._live.discard(line)
+            self._grow(self._lines[line], tape)
             self._close(line, tape, status, reason)
         codes = (t.STATUS_NAMES.index(status), t.REASON_NAMES.index(reason))
         self.state = self.steps.finish(
@@ -165,9 +168,11 @@ class Driver:
     def _tensor(self, values: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
         return torch.tensor(values, dtype=torch.int64, device=self.state.stop_ids.device)
 
-    def _pad(self, lists: Sequence[list[int]]) -> Tensor:
-        width = max(map(len, lists))
-        return self._tensor([ids + [0] * (width - len(ids)) for ids in lists])
+    def _pad(self, lists: Sequence[Sequence[int]]) -> Tensor:
+        counts = np.array([len(ids) for ids in lists])
+        padded = np.zeros((len(lists), counts.max()), dtype=np.int64)
+        padded[np.arange(padded.shape[1]) < counts[:, None]] = [*itertools.chain.from_iterable(lists)]
+        return torch.from_numpy(padded).to(self.state.stop_ids.device)
 
     def _load(self) -> None:
         """Put new records into free lines, as far as there are any."""
@@ -346,7 +351,6 @@ class Driver:
         self._free_lines.append(line)
         if (slot := self.plan.close(line)) is not None:
             self.state = self.steps.release(self.state, self._tensor([slot]))
-        self._grow(flight, tape)
         self.profile.records += 1
         # Of what followed its first tokens all but the last had to be fed.
         self.profile.least_tokens += flight.length - len(flight.start_ids) - 1

@@ -10,7 +10,7 @@ from fnroll.shell.record import Reason, RolloutRecord, Status
 from fnroll.shell.tape import Tape
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Flight:
     """A record on its way: what the host remembers of it between turns."""
 

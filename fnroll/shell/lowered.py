@@ -44,7 +44,9 @@ class LoweredSteps:
         self._prefills_eagerly = self.is_eager or (backend, model.device.type) in EAGER_PREFILL
         self.buckets = Buckets(num_rows, max_length)
         self.enqueue: Step = donate(steps.enqueue, _DONATED)
-        self.admit: Step = donate(partial(steps.admit, static=static), _DONATED)
+        self.admit: Step = partial(steps.admit, static=static)
+        if not self.is_eager:
+            self.admit = donate(self.admit, _DONATED)
         self.append_tool: Step = donate(partial(steps.append_tool, front=front), _DONATED)
         self.finish: Step = donate(steps.finish, _DONATED)
         self._eager_prefill: Step = donate(partial(steps.prefill, model=model.fn), _DONATED)

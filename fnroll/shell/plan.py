@@ -86,7 +86,7 @@ class CachePlan:
         self, rows: int, slots: int, max_length: int, *, share: bool, held: Prefixes | None = None
     ) -> None:
         self.slots, self._rows, self._share = Slots(slots), rows, share
-        self._ids: dict[int, Ids] = {}
+        self._ids: dict[int, Ids | Sequence[int]] = {}
         # Before the present admission; what the rows hold after their prefill in it.
         self.held = Prefixes(rows + slots if share else 0, max_length) if held is None else held
         """What rows and slots hold."""
@@ -98,18 +98,18 @@ class CachePlan:
     def load(self, line: int, prompt: Sequence[int]) -> None:
         """Remember the prompt of a new record."""
         if self._share:
-            self._ids[line] = to_ids(prompt)
+            self._ids[line] = prompt
 
     def append(self, line: int, ids: Sequence[int]) -> None:
         """Remember what was appended to a record between turns."""
         if self._share:
-            self._ids[line] = np.concatenate((self._ids[line], to_ids(ids)))
+            self._ids[line] = np.concatenate((to_ids(self._ids[line]), to_ids(ids)))
 
     def end_turn(self, row: int, line: int, tokens: Sequence[int]) -> None:
         """Remember what a record holds whose turn has ended in a row; all but the last is cached there."""
         if self._share:
-            self._ids[line] = to_ids(tokens)
-            self.held.put(row, self._ids[line][:-1])
+            ids = self._ids[line] = to_ids(tokens)
+            self.held.put(row, ids[:-1])
 
     def park(self, ended: Sequence[Placed]) -> list[Parked]:
         """Give slots to turns that have just ended, and take them from those that cost less to feed again."""
@@ -118,7 +118,7 @@ class CachePlan:
         slots = [(placed, self.slots.find(placed.line)) for placed in ended]
         parked = [Parked(placed.row, slot, placed.line) for placed, slot in slots if slot is not None]
         for item in parked if self._share else ():
-            self.held.put(self._rows + item.slot, self._ids[item.line][:-1])
+            self.held.put(self._rows + item.slot, to_ids(self._ids[item.line])[:-1])
         return parked
 
     def move(self, source: int, row: int) -> None:
@@ -136,16 +136,23 @@ class CachePlan:
         """Say how the rows of records that were just admitted get their keys and values."""
         tiers = [Tier() for _ in range(MOST_TIERS)]
         place: dict[int, int] = {}
+        rows = [placed.row for placed in admitted]
+        self._fresh.forget(rows if self._share else [])
         for placed in admitted:
             number, cached = self._fill(placed, tiers, place)
             place[placed.row] = number
             if placed.length - 1 > cached:
                 tiers[number].feeds.append(Feed(placed.row, cached, placed.length - 1 - cached))
-            if self._share:
-                self._fresh.put(placed.row, self._ids[placed.line][: placed.length - 1])
+            if self._share and placed.length > LEAST_SHARED:  # of less, nobody copies
+                self._fresh.put(placed.row, self._fed(placed))
         if self._share:
-            self.held.take_over(self._fresh, [placed.row for placed in admitted])
+            self.held.take_over(self._fresh, rows)
         return [tier for tier in tiers if tier.shared or tier.pooled or tier.unparked or tier.feeds]
+
+    def _fed(self, placed: Placed) -> Ids:
+        """Return what a row holds once it is filled: all that its record knows but the last token."""
+        ids = self._ids[placed.line] = to_ids(self._ids[placed.line])
+        return ids[: placed.length - 1]
 
     def _fill(self, placed: Placed, tiers: list[Tier], place: dict[int, int]) -> tuple[int, int]:
         """Plan what a row takes over; return the tier that it is fed in and how much it has then."""
@@ -155,7 +162,7 @@ class CachePlan:
             return 0, held[1]
         if not self._share or placed.length - 1 < LEAST_SHARED:
             return 0, 0
-        ids = self._ids[placed.line][: placed.length - 1]
+        ids = self._fed(placed)
         source, common = self.held.find(ids)
         leaders = [row for row, number in place.items() if number + 1 < MOST_TIERS]
         leader, more = self._fresh.find(ids, leaders) if leaders else (0, 0)

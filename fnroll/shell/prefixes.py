@@ -10,7 +10,7 @@ import numpy.typing as npt
 Ids = npt.NDArray[np.int32]
 
 
-def to_ids(values: Sequence[int]) -> Ids:
+def to_ids(values: Sequence[int] | Ids) -> Ids:
     """Return ids as an array."""
     return np.asarray(values, dtype=np.int32)
 
@@ -36,9 +36,9 @@ class Prefixes:
         """Say that a place holds what another holds."""
         self._length[place], self._ids[place] = self._length[source], self._ids[source]
 
-    def clear(self) -> None:
-        """Say that no place holds anything."""
-        self._length[:] = 0
+    def forget(self, places: Sequence[int]) -> None:
+        """Say that some places hold nothing."""
+        self._length[places] = 0
 
     def find(self, ids: Ids, among: Sequence[int] | None = None) -> tuple[int, int]:
         """Return the place whose ids begin as `ids` does for longest, the first of equals, and for how long.

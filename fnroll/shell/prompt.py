@@ -42,13 +42,17 @@ class Prompts:
             ids = list(self.tokenizer.encode(self._only_text(record)))
         if not ids:
             raise ValueError(f"{record.label}: the prompt is empty; it must hold at least one token")
+        if set(map(type, ids)) != {int} or min(ids) < 0 or max(ids) >= self.vocab_size:
+            self._find_foreign(record, ids)
+        return ids, segment
+
+    def _find_foreign(self, record: RolloutRecord, ids: list[Any]) -> None:
         for place, token in enumerate(ids):
             if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < self.vocab_size:
                 raise ValueError(
                     f"{record.label}: prompt_ids[{place}] is {token!r}; ids must be ints from 0 to "
                     f"{self.vocab_size - 1}"
                 )
-        return ids, segment
 
     def _render(self, record: RolloutRecord) -> Segment | None:
         messages = [dict(message) for message in record.messages or ()]
