@@ -37,6 +37,7 @@ PEERS: Mapping[str, Maker] = {
     "generate-static": partial(GenerateEngine, cache="static"),
     "generate-batch": GenerateBatchEngine,
     "deepspeed": HybridEngine,
+    "deepspeed-continuous": partial(HybridEngine, is_continuous=True),
 }
 """Engines that are not fnroll's."""
 

@@ -122,6 +122,24 @@ def test_continuous_batching_of_transformers_gives_the_same_answers(subject):
     assert "_cached_continuous_batching_manager" not in vars(subject.module)
 
 
+@pytest.mark.filterwarnings("ignore:`past_key_values` is deprecated:FutureWarning")  # DeepSpeed passes it
+@pytest.mark.parametrize("name", ["deepspeed", "deepspeed-continuous"])
+@pytest.mark.parametrize("options", [{"max_new_tokens": 30}, {"has_stops": False}, {"n": 2}], ids=str)
+def test_deepspeed_gives_the_answers_of_generate(random_subject, monkeypatch, name, options):
+    pytest.importorskip("deepspeed.runtime.rollout", reason="needs pip install 'fnroll[deepspeed]'")
+    work, config = random_work(**options), random_subject.module.generation_config
+    free = GenerateEngine(random_subject, replace(work, has_stops=False))()
+    other = free.records[-1][-3]
+    monkeypatch.setattr(config, "eos_token_id", [*random_subject.stop_ids, other])
+    monkeypatch.setattr(config, "repetition_penalty", 1.3)  # the model's own, which no engine may apply
+    peer = GenerateEngine(random_subject, work)()
+    found = suite_module.ENGINES[name](random_subject, work)()
+    assert (peer.tokens < free.tokens) == work.has_stops
+    assert found.records == peer.records
+    assert (found.tokens, found.fed) == (peer.tokens, peer.fed) and found.steps > 0 <= found.padded
+    assert config.repetition_penalty == 1.3
+
+
 def test_stops_end_answers_only_where_the_workload_says_so(random_subject):
     stop = random_subject.stop_ids[0]
     free, stopped = random_work(has_stops=False, max_new_tokens=30), random_work(max_new_tokens=30)
