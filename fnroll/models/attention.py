@@ -93,8 +93,8 @@ def build_mask(
     """Evaluate the library's own mask function at each row's positions.
 
     Returns:
-      `[A, 1, Q, W]`, to be added to scores: 0 attends, -inf does not. The fused kernel makes that of a bool
-      mask too, but in every layer.
+      `[A, 1, Q, W]` bool, True attends; on a CPU 0 and -inf, which the fused kernel there makes of a bool
+      mask in every layer.
     """
     offset = torch.as_tensor(q_offset, device=device).reshape(-1, 1, 1, 1)
     # Empty columns lie before position 0; there they attend to slot 0, for a softmax over nothing is NaN.
@@ -102,8 +102,11 @@ def build_mask(
     key = torch.arange(kv_length, device=device)[None, None, None, :] + kv_offset
     batch = torch.arange(batch_size, device=device)[:, None, None, None]
     sees: Tensor = mask_function(batch, torch.zeros_like(key[..., :1]), query, key)
-    mask = torch.zeros_like(sees, dtype=dtype).masked_fill(~sees, -torch.inf)
-    return mask.expand(batch_size, 1, q_length, kv_length)
+    if sees.device.type == "cpu":
+        # The kernel reads a float32 mask whatever the type of the scores, but for float64.
+        wide = dtype if dtype == torch.float64 else torch.float32
+        sees = torch.zeros_like(sees, dtype=wide).masked_fill(~sees, -torch.inf)
+    return sees.expand(batch_size, 1, q_length, kv_length)
 
 
 def _attend(
@@ -119,7 +122,8 @@ def _attend(
     scores = query @ key.transpose(-1, -2) * scale
     if softcap is not None:
         scores = torch.tanh(scores / softcap) * softcap
-    scores = scores + mask
+    hidden = ~mask if mask.dtype == torch.bool else mask == -torch.inf
+    scores = scores.masked_fill(hidden, -torch.inf)
     if sinks is not None:
         scores = torch.cat([scores, sinks.expand(*scores.shape[:-1], 1)], dim=-1)
     weights = scores.softmax(dim=-1, dtype=scores.dtype if scores.dtype == torch.float64 else torch.float32)
@@ -146,7 +150,7 @@ def attend(
       query: `[A, H * G, Q, D]`.
       key: `[A, H, W, D]`.
       value: `[A, H, W, E]`.
-      attention_mask: `[A, 1, Q, W]`, added to the scores.
+      attention_mask: `[A, 1, Q, W]`, from `build_mask`.
       scaling: of the scores; None is `D ** -0.5`.
       softcap: the bound of capped scores.
       s_aux: `[H * G]`, the sink of each head.

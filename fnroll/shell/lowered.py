@@ -45,7 +45,7 @@ class LoweredSteps:
         self.buckets = Buckets(num_rows, max_length)
         self.enqueue: Step = donate(steps.enqueue, _DONATED)
         self.admit: Step = partial(steps.admit, static=static)
-        if not self.is_eager:
+        if not self.is_eager:  # nobody needs its few small buffers to stay in place in eager mode
             self.admit = donate(self.admit, _DONATED)
         self.append_tool: Step = donate(partial(steps.append_tool, front=front), _DONATED)
         self.finish: Step = donate(steps.finish, _DONATED)

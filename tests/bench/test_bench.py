@@ -122,7 +122,6 @@ def test_continuous_batching_of_transformers_gives_the_same_answers(subject):
     assert "_cached_continuous_batching_manager" not in vars(subject.module)
 
 
-@pytest.mark.filterwarnings("ignore:`past_key_values` is deprecated:FutureWarning")  # DeepSpeed passes it
 @pytest.mark.parametrize("name", ["deepspeed", "deepspeed-continuous"])
 @pytest.mark.parametrize("options", [{"max_new_tokens": 30}, {"has_stops": False}, {"n": 2}], ids=str)
 def test_deepspeed_gives_the_answers_of_generate(random_subject, monkeypatch, name, options):
@@ -175,10 +174,12 @@ def test_a_failing_peer_becomes_a_row_and_the_others_go_on(random_subject, monke
     assert rows["fnroll-eager"]["rounds"] == 3 and rows["fnroll-eager"]["error"] is None
 
 
-def test_what_is_not_there_is_said_in_a_row(random_subject):
+def test_what_is_not_there_is_said_in_a_row(random_subject, monkeypatch):
+    monkeypatch.setattr("fnroll.bench.hybrid.importlib.util.find_spec", lambda name: None)
     rows = rows_of(random_subject, random_work(), ["fnroll-captured", "deepspeed"])
     if not torch.cuda.is_available():
         assert "needs CUDA; use fnroll-compiled" in rows["fnroll-captured"]["error"]
+    assert "pip install 'fnroll[deepspeed]'" in rows["deepspeed"]["error"]
     assert all(tuple(row) == KEYS for row in rows.values())
 
 
