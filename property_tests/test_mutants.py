@@ -63,8 +63,8 @@ def idle_rows_append_to_line_0(records, line, tokens, count, append=steps.append
     return append(records, torch.where(line == sink, 0, line), tokens, count, **fields)
 
 
-def tokens_beyond_the_window(params, state, rows, end, model, width, window, feed=steps._feed):
-    return feed(params, state, rows, end, model, width, max(window - 4, 1))
+def tokens_beyond_the_window(params, state, rows, end, model, width, window, feed=steps._feed, **options):
+    return feed(params, state, rows, end, model, width, max(window - 4, 1), **options)
 
 
 def stale_cache_of_the_last_owner(state, *, static=False, admit=steps.admit):
