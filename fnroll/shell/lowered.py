@@ -173,8 +173,9 @@ class LoweredSteps:
             return DecodeShape(rows, self._eager_window(length))
         shape = self.buckets.decode(count, length)
         # The end of a rollout is not worth a minute of compiling: `warm_up` makes the steps of fewer rows.
-        is_ready = self._decode_key(shape, state) in self._lowered
-        return shape if is_ready else self.buckets.decode(self.buckets.num_rows, length)
+        if shape.rows == self.buckets.num_rows or self._decode_key(shape, state) in self._lowered:
+            return shape
+        return self.buckets.decode(self.buckets.num_rows, length)
 
     def decode(self, state: RolloutState, length: int, count: int) -> tuple[RolloutState, DecodeShape]:
         """Run a decode step over records of at most `length` tokens in the first `count` rows.

@@ -137,17 +137,21 @@ class CachePlan:
         tiers = [Tier() for _ in range(MOST_TIERS)]
         place: dict[int, int] = {}
         rows = [placed.row for placed in admitted]
-        self._fresh.forget(rows if self._share else [])
+        if self._share:
+            self._fresh.forget(rows)
         for placed in admitted:
             number, cached = self._fill(placed, tiers, place)
             place[placed.row] = number
             if placed.length - 1 > cached:
                 tiers[number].feeds.append(Feed(placed.row, cached, placed.length - 1 - cached))
-            if self._share and placed.length > LEAST_SHARED:  # of less, nobody copies
+            if self._can_share(placed):
                 self._fresh.put(placed.row, self._fed(placed))
         if self._share:
             self.held.take_over(self._fresh, rows)
         return [tier for tier in tiers if tier.shared or tier.pooled or tier.unparked or tier.feeds]
+
+    def _can_share(self, placed: Placed) -> bool:
+        return self._share and placed.length - 1 >= LEAST_SHARED
 
     def _fed(self, placed: Placed) -> Ids:
         """Return what a row holds once it is filled: all that its record knows but the last token."""
@@ -160,7 +164,7 @@ class CachePlan:
         if held is not None:
             tiers[0].unparked.append(Copy(held[0], placed.row, held[1]))
             return 0, held[1]
-        if not self._share or placed.length - 1 < LEAST_SHARED:
+        if not self._can_share(placed):
             return 0, 0
         ids = self._fed(placed)
         source, common = self.held.find(ids)

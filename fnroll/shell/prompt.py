@@ -43,10 +43,10 @@ class Prompts:
         if not ids:
             raise ValueError(f"{record.label}: the prompt is empty; it must hold at least one token")
         if set(map(type, ids)) != {int} or min(ids) < 0 or max(ids) >= self.vocab_size:
-            self._find_foreign(record, ids)
+            self._refuse_foreign(record, ids)
         return ids, segment
 
-    def _find_foreign(self, record: RolloutRecord, ids: list[Any]) -> None:
+    def _refuse_foreign(self, record: RolloutRecord, ids: list[Any]) -> None:
         for place, token in enumerate(ids):
             if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < self.vocab_size:
                 raise ValueError(

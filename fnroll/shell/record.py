@@ -163,7 +163,7 @@ class RolloutRecord:
     def with_rollout(self, **fields: Any) -> RolloutRecord:
         """Return a copy with fields that a rollout filled in; they are not checked again."""
         new = object.__new__(type(self))
-        object.__setattr__(new, "__dict__", {**vars(self), **fields})
+        new.__dict__.update(vars(self), **fields)
         return new
 
     def rewind(self, length: int) -> RolloutRecord:

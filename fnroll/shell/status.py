@@ -19,7 +19,7 @@ class Status(StrEnum):
     FAILED = "FAILED"
 
 
-UNFINISHED = (Status.PENDING, Status.RUNNING, Status.WAITING)
+UNFINISHED = frozenset((Status.PENDING, Status.RUNNING, Status.WAITING))
 """Of records that can be gone on with."""
 
 

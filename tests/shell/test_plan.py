@@ -267,6 +267,18 @@ def test_a_row_that_another_was_copied_to_is_known_by_what_it_holds_now():
     assert [(copy.source, copy.target) for copy in tier.shared] == [(0, 1)]
 
 
+def test_a_row_that_a_short_record_took_is_known_for_nothing():
+    """Too short to be copied from itself; and what the row held before is written over."""
+    plan = CachePlan(2, 0, 64, share=True)
+    for line, prompt in enumerate(([1] * 40, [5] * 4, [1] * 40)):
+        plan.load(line, prompt)
+    plan.admit([Placed(0, 0, 40)])
+    plan.close(0)
+    plan.admit([Placed(0, 1, 4)])
+    [tier] = plan.admit([Placed(1, 2, 40)])
+    assert not tier.shared and tier.feeds == [Feed(1, 0, 39)]
+
+
 def test_records_outside_the_first_rows_move_to_free_ones_in_order():
     live = LiveRows(6)
     for row in (0, 2, 4, 5):

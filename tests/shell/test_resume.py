@@ -8,6 +8,7 @@ import fnroll
 from fnroll import RolloutBatch, RolloutRecord, RolloutRequest, SamplingConfig
 from fnroll.models import toy_model
 from fnroll.models.tiny import TINY_TOOLS, load_tiny, make_tasks
+from fnroll.shell.prefixes import count_distinct
 from fnroll.shell.saver import Saver
 from tests.shell.scripts import call, ending, make, request, results
 from tests.shell.test_turns import echo, tool
@@ -218,6 +219,8 @@ def test_abort_ends_the_siblings_and_keeps_what_has_ended():
 
         batch = rollout.generate(RolloutRequest(prompts(3).records, n=3), seed=1, on_record=stop_siblings)
     assert any(record.reason == "aborted" for record in batch)
+    answers = sum(len(record.response_ids) - 1 for record in batch)
+    assert rollout.profile.least_tokens == answers + count_distinct([record.prompt_ids for record in batch])
     for before, after in zip(plain, batch, strict=True):
         if after.reason == "aborted":
             assert after.status == "TRUNCATED" and not after.is_unfinished

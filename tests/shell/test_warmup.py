@@ -114,6 +114,22 @@ def test_running_out_of_memory_names_the_graph_and_what_to_lower(monkeypatch):
             rollout.warm_up()
 
 
+def test_after_it_the_last_records_are_computed_alone(monkeypatch):
+    """The record that goes on moves from the second row to the first, and no other row is computed."""
+    lower_with(monkeypatch, "eager")
+    padded = []
+    for is_warm in (False, True):
+        with rollout_of("compiled") as rollout:
+            if is_warm:
+                rollout.warm_up()
+            records = [RolloutRecord(prompt_ids=[1 + i % 60 for i in range(count)]) for count in (60, 40)]
+            batch = rollout.generate(RolloutRequest(records), seed=1)
+            padded.append(rollout.profile.padded_tokens)
+    short, long = (record.num_sampled for record in batch)
+    assert 0 < short < long == rollout.profile.steps
+    assert padded[0] - padded[1] == 4 * long - (short + long)
+
+
 def test_the_bar_names_each_graph(monkeypatch, capsys):
     lower_with(monkeypatch, "eager")
     with rollout_of("compiled", max_length=12, progress=True) as rollout:
