@@ -4,19 +4,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fnroll.compile.warmup import WarmUp, WarmUpError
+    from fnroll.config import RolloutConfig, SamplingConfig
     from fnroll.dialogue.message import ToolCall
     from fnroll.dialogue.tool import Tool, ToolError, ToolSet
     from fnroll.grpo import group_advantages, grpo_policy_loss, old_log_probs_from_rollout
-    from fnroll.shell.batch import RolloutBatch, RolloutRequest
-    from fnroll.shell.checkpoint import load, save
-    from fnroll.shell.config import RolloutConfig, SamplingConfig
-    from fnroll.shell.generate import generate
-    from fnroll.shell.profile import Profile
-    from fnroll.shell.prompt import read_prompts
-    from fnroll.shell.record import Reason, RolloutRecord, Status
-    from fnroll.shell.rollout import Rollout, RolloutInterrupted
-    from fnroll.shell.training import TrainingBatch, score, to_training
-    from fnroll.shell.warmup import WarmUp, WarmUpError
+    from fnroll.records.batch import RolloutBatch, RolloutRequest
+    from fnroll.records.files.state import load, save
+    from fnroll.records.prompt import read_prompts
+    from fnroll.records.record import Reason, RolloutRecord, Status
+    from fnroll.records.training import TrainingBatch, score, to_training
+    from fnroll.rollout.driver.profile import Profile
+    from fnroll.rollout.generate import generate
+    from fnroll.rollout.rollout import Rollout, RolloutInterrupted
 
 __version__ = "0.1.0"
 
@@ -52,32 +52,32 @@ __all__ = [
 
 # Imported when first used: whoever wants a parser alone does not wait for torch and transformers.
 _MODULES = {
-    "Profile": "fnroll.shell.profile",
-    "Reason": "fnroll.shell.record",
-    "Rollout": "fnroll.shell.rollout",
-    "RolloutBatch": "fnroll.shell.batch",
-    "RolloutConfig": "fnroll.shell.config",
-    "RolloutInterrupted": "fnroll.shell.rollout",
-    "RolloutRecord": "fnroll.shell.record",
-    "RolloutRequest": "fnroll.shell.batch",
-    "SamplingConfig": "fnroll.shell.config",
-    "Status": "fnroll.shell.record",
+    "Profile": "fnroll.rollout.driver.profile",
+    "Reason": "fnroll.records.record",
+    "Rollout": "fnroll.rollout.rollout",
+    "RolloutBatch": "fnroll.records.batch",
+    "RolloutConfig": "fnroll.config",
+    "RolloutInterrupted": "fnroll.rollout.rollout",
+    "RolloutRecord": "fnroll.records.record",
+    "RolloutRequest": "fnroll.records.batch",
+    "SamplingConfig": "fnroll.config",
+    "Status": "fnroll.records.record",
     "Tool": "fnroll.dialogue.tool",
     "ToolCall": "fnroll.dialogue.message",
     "ToolError": "fnroll.dialogue.tool",
     "ToolSet": "fnroll.dialogue.tool",
-    "TrainingBatch": "fnroll.shell.training",
-    "WarmUp": "fnroll.shell.warmup",
-    "WarmUpError": "fnroll.shell.warmup",
-    "generate": "fnroll.shell.generate",
+    "TrainingBatch": "fnroll.records.training",
+    "WarmUp": "fnroll.compile.warmup",
+    "WarmUpError": "fnroll.compile.warmup",
+    "generate": "fnroll.rollout.generate",
     "group_advantages": "fnroll.grpo",
     "grpo_policy_loss": "fnroll.grpo",
-    "load": "fnroll.shell.checkpoint",
+    "load": "fnroll.records.files.state",
     "old_log_probs_from_rollout": "fnroll.grpo",
-    "read_prompts": "fnroll.shell.prompt",
-    "save": "fnroll.shell.checkpoint",
-    "score": "fnroll.shell.training",
-    "to_training": "fnroll.shell.training",
+    "read_prompts": "fnroll.records.prompt",
+    "save": "fnroll.records.files.state",
+    "score": "fnroll.records.training",
+    "to_training": "fnroll.records.training",
 }
 
 

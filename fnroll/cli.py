@@ -12,21 +12,21 @@ from typing import Any, TextIO
 from rich.console import Console
 
 from fnroll.bench import command as benchmark
+from fnroll.checks import check_choice
+from fnroll.config import RolloutConfig, SamplingConfig
 from fnroll.dialogue.tool import Tool
 from fnroll.models.load import DTYPES, load_model
 from fnroll.models.smollm2 import load_smollm2
 from fnroll.models.tiny import TINY_TOOLS, make_tasks
-from fnroll.shell.batch import RolloutBatch, RolloutRequest, dump_record
-from fnroll.shell.builtin import BUILTIN_TOOLS, get_tool
-from fnroll.shell.checks import check_choice
-from fnroll.shell.config import RolloutConfig, SamplingConfig
-from fnroll.shell.prompt import read_prompts
-from fnroll.shell.record import RolloutRecord
-from fnroll.shell.replay import ReplayError
-from fnroll.shell.report import print_batch, print_profile
-from fnroll.shell.resume import describe_run
-from fnroll.shell.rollout import Rollout, RolloutInterrupted
-from fnroll.shell.saver import read_request
+from fnroll.records.batch import RolloutBatch, RolloutRequest, dump_record
+from fnroll.records.files.saver import read_request
+from fnroll.records.prompt import read_prompts
+from fnroll.records.record import RolloutRecord
+from fnroll.rollout.flight.resume import describe_run
+from fnroll.rollout.rollout import Rollout, RolloutInterrupted
+from fnroll.rollout.tables import print_batch, print_profile
+from fnroll.tools.builtin import BUILTIN_TOOLS, get_tool
+from fnroll.tools.replay import ReplayError
 from fnroll.train import command as training
 
 _DATA = Path(__file__).parent / "data"

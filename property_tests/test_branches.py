@@ -7,10 +7,10 @@ import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from fnroll.compile.lower import donate
 from fnroll.core import branch, steps
 from fnroll.core import pool as pools
 from fnroll.core import types as t
-from fnroll.core.lower import donate
 from fnroll.core.tree import replace, tree_equal, tree_leaves
 from tests.core.helpers import running
 

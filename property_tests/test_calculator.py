@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fnroll.dialogue.tool import ToolError
-from fnroll.shell.builtin.calculator import calculator
-from fnroll.shell.builtin.expression import CalculatorError, evaluate
+from fnroll.tools.builtin.calculator import calculator
+from fnroll.tools.builtin.expression import CalculatorError, evaluate
 
 NUMBERS = st.integers(0, 10**6).map(str) | st.decimals(0, 1000, places=3).map(str)
 OPERATORS = st.sampled_from(["+", "-", "*", "/", "//", "%", " + ", " - "])

@@ -10,19 +10,21 @@ from hypothesis import strategies as st
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from fnroll import Rollout, RolloutConfig, SamplingConfig
-from fnroll.core.graph import Captured
+from fnroll.compile import shapes as buckets
+from fnroll.compile import steps as lowered
+from fnroll.compile.graph import Captured
+from fnroll.compile.shapes import Buckets
+from fnroll.compile.steps import LoweredSteps
 from fnroll.models import toy_model
-from fnroll.shell import buckets, lowered, plan
-from fnroll.shell.buckets import Buckets
-from fnroll.shell.lowered import LoweredSteps
+from fnroll.rollout.cache import plan
 from fnroll.testing.rolling import run_work
 from fnroll.testing.strategies import prompts, schedules, works
 from property_tests import test_turns
 from property_tests.test_schedules import tiny
 from property_tests.test_turns import run
-from tests.shell.test_backends import emulate
-from tests.shell.test_compiled import assert_same_records, lower_with
-from tests.shell.test_warmup import samplings
+from tests.compile.test_backends import emulate
+from tests.compile.test_compiled import assert_same_records, lower_with
+from tests.compile.test_warmup import samplings
 
 LENGTH, ROWS, COPIED = 24, 3, 8
 COUNTER = CompileCounterWithBackend("aot_eager")

@@ -11,14 +11,15 @@ from hypothesis import Phase, event, given, settings
 from hypothesis import strategies as st
 
 import fnroll
-from fnroll.shell import batch as batch_module
-from fnroll.shell import conversation, saver
-from fnroll.shell import save as save_module
-from fnroll.shell.conversation import Conversations
-from fnroll.shell.log import EffectLog
-from fnroll.shell.lowered import LoweredSteps
-from fnroll.shell.resume import describe_run
-from fnroll.shell.saver import read_request
+from fnroll.compile.steps import LoweredSteps
+from fnroll.records import batch as batch_module
+from fnroll.records.files import save as save_module
+from fnroll.records.files import saver
+from fnroll.records.files.saver import read_request
+from fnroll.rollout.flight import conversation
+from fnroll.rollout.flight.conversation import Conversations
+from fnroll.rollout.flight.resume import describe_run
+from fnroll.tools.log import EffectLog
 from property_tests.test_resume import request_of, rollout_of, sampling_of
 from property_tests.test_turns import cases, model, schedules
 

@@ -8,10 +8,11 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from fnroll.config import SamplingConfig
 from fnroll.models import causal_lm, toy_logits, toy_model
 from fnroll.models.zoo import TINY_MODELS, forward_of, tiny_model
-from fnroll.shell import driver, plan
-from fnroll.shell.config import SamplingConfig
+from fnroll.rollout.cache import plan
+from fnroll.rollout.driver import driver
 from fnroll.testing.strategies import Schedule, Work, schedules, works
 from property_tests.laws import records_equal_the_oracle, schedules_give_the_same_records
 

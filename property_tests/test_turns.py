@@ -18,13 +18,14 @@ from fnroll.core import types as t
 from fnroll.dialogue.join import Chat
 from fnroll.models import toy_logits
 from fnroll.models.chatter import CHATTER_CALLS, chatter_model, chatter_tokenizer
-from fnroll.shell import driver, plan
-from fnroll.shell.conversation import Conversations
-from fnroll.shell.driver import Driver
-from fnroll.shell.prefixes import Prefixes
-from fnroll.shell.runner import ToolRunner
-from fnroll.shell.slots import Slots
+from fnroll.rollout.cache import plan
+from fnroll.rollout.cache.prefixes import Prefixes
+from fnroll.rollout.cache.slots import Slots
+from fnroll.rollout.driver import driver
+from fnroll.rollout.driver.driver import Driver
+from fnroll.rollout.flight.conversation import Conversations
 from fnroll.testing.oracle import OracleSampling, roll_out_turns
+from fnroll.tools.runner import ToolRunner
 
 MAX_TURNS, PER_TURN = 3, 4
 

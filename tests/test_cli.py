@@ -16,7 +16,7 @@ from fnroll.cli import _SHIPPED, main
 from fnroll.models import load_model
 from fnroll.models.tiny import make_tasks, reward
 from fnroll.models.zoo import tiny_model
-from fnroll.shell.prompt import read_prompts
+from fnroll.records.prompt import read_prompts
 
 WORDS = ["<pad>", "<bos>", "<eos>", *[f"w{i}" for i in range(3, 48)]]
 

@@ -21,9 +21,9 @@ from fnroll.bench.suite import ENGINES, PEERS, run_workload
 from fnroll.bench.table import print_rows, save_rows
 from fnroll.bench.workload import Workload
 from fnroll.bench.workloads import FULL, QUICK, WORKLOADS, stress_subject, toy
+from fnroll.checks import check_choice, check_int
 from fnroll.models.causal_lm import causal_lm
 from fnroll.models.load import DTYPES, load_model
-from fnroll.shell.checks import check_choice, check_int
 
 _ROUNDS = 5
 ALONE = ("gap", "tools")

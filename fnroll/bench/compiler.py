@@ -20,8 +20,8 @@ from fnroll.bench.cases import Case, Shape, make_cases
 from fnroll.bench.measure import describe
 from fnroll.bench.meter import watch_compiler
 from fnroll.bench.row import Row
-from fnroll.core import lower
-from fnroll.core.lower import Step, compiled, donate
+from fnroll.compile import lower
+from fnroll.compile.lower import Step, compiled, donate
 from fnroll.core.tree import tree_leaves
 from fnroll.models.base import Model
 

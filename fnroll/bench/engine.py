@@ -11,13 +11,13 @@ import torch
 
 from fnroll.bench.turns import PARSER, end_turns_every, register_turn_parser
 from fnroll.bench.workload import Ids, Workload
+from fnroll.config import RolloutConfig, SamplingConfig
 from fnroll.models.base import Model
 from fnroll.models.causal_lm import causal_lm
-from fnroll.shell.batch import RolloutRequest
-from fnroll.shell.config import RolloutConfig, SamplingConfig
-from fnroll.shell.profile import Profile
-from fnroll.shell.record import RolloutRecord
-from fnroll.shell.rollout import Rollout
+from fnroll.records.batch import RolloutRequest
+from fnroll.records.record import RolloutRecord
+from fnroll.rollout.driver.profile import Profile
+from fnroll.rollout.rollout import Rollout
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from fnroll.shell.generate import generate
-from fnroll.shell.training import score, to_training
+from fnroll.records.training import score, to_training
+from fnroll.rollout.generate import generate
 
 
 @dataclass(frozen=True)

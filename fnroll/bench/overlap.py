@@ -11,16 +11,16 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from fnroll.config import RolloutConfig
 from fnroll.core.model import Chunk, write_layer
 from fnroll.core.tree import replace as replace_tree
 from fnroll.core.types import Cache
 from fnroll.dialogue.chat import init_chat
 from fnroll.models.base import Model
 from fnroll.models.chatter import CHATTER_CALLS, chatter_model, chatter_tokenizer
-from fnroll.shell.batch import RolloutRequest
-from fnroll.shell.config import RolloutConfig
-from fnroll.shell.record import RolloutRecord
-from fnroll.shell.rollout import Rollout
+from fnroll.records.batch import RolloutRequest
+from fnroll.records.record import RolloutRecord
+from fnroll.rollout.rollout import Rollout
 
 _PROMPT = ({"role": "user", "content": "Add 1 and 2, again and again."},)
 _TURNS = 3

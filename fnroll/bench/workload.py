@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fnroll.shell.prefixes import count_distinct
+from fnroll.rollout.cache.prefixes import count_distinct
 
 Ids = tuple[int, ...]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fnroll.shell.record import RolloutRecord
+from fnroll.records.record import RolloutRecord
 from fnroll.testing.oracle import OracleRecord
 
 

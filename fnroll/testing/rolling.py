@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+from fnroll.config import SamplingConfig
 from fnroll.models.base import Model
-from fnroll.shell.batch import RolloutRequest
-from fnroll.shell.config import SamplingConfig
-from fnroll.shell.record import RolloutRecord
-from fnroll.shell.rollout import Rollout
+from fnroll.records.batch import RolloutRequest
+from fnroll.records.record import RolloutRecord
+from fnroll.rollout.rollout import Rollout
 from fnroll.testing.oracle import Forward, OracleRecord, OracleSampling, roll_out
 from fnroll.testing.strategies import Schedule, Work
 

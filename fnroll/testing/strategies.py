@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
-from fnroll.shell.config import RolloutConfig, SamplingConfig
+from fnroll.config import RolloutConfig, SamplingConfig
 
 
 @dataclass(frozen=True)

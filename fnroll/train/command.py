@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from fnroll.models.tiny import load_tiny
-from fnroll.shell.batch import RolloutBatch
+from fnroll.records.batch import RolloutBatch
 from fnroll.train.board import Write, check_board, open_board
 from fnroll.train.checkpoint import check, load
 from fnroll.train.display import say, show_steps

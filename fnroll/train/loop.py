@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from fnroll.config import RolloutConfig, SamplingConfig
 from fnroll.grpo import (
     combine_metrics,
     dynamic_filter,
@@ -25,11 +26,10 @@ from fnroll.grpo import (
     loss_denominator,
 )
 from fnroll.models.tiny import TINY_TOOLS, Task, make_tasks, reward
-from fnroll.shell.batch import RolloutBatch, RolloutRequest
-from fnroll.shell.config import RolloutConfig, SamplingConfig
-from fnroll.shell.record import RolloutRecord
-from fnroll.shell.rollout import Rollout
-from fnroll.shell.training import score, to_training
+from fnroll.records.batch import RolloutBatch, RolloutRequest
+from fnroll.records.record import RolloutRecord
+from fnroll.records.training import score, to_training
+from fnroll.rollout.rollout import Rollout
 from fnroll.train.checkpoint import save
 
 Metrics = dict[str, float]

@@ -7,7 +7,7 @@ import importlib.util
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fnroll.shell.record import RolloutRecord
+from fnroll.records.record import RolloutRecord
 
 CURVES = {
     "reward": "mean reward",

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import torch
 
-import fnroll.shell.lowered as lowered_module
+import fnroll.compile.steps as lowered_module
 from fnroll.bench import EngineError, Outcome, Sample, Subject, interleave, paired_ratios, run_workload
 from fnroll.bench import command as benchmark
 from fnroll.bench import suite as suite_module

@@ -5,11 +5,11 @@ from functools import partial
 import pytest
 import torch
 
+from fnroll.compile.lower import donate
 from fnroll.core import pool as pools
 from fnroll.core import steps
 from fnroll.core import types as t
 from fnroll.core.branch import fork, rewind
-from fnroll.core.lower import donate
 from fnroll.core.rng import init_keys
 from fnroll.core.tree import replace, tree_equal, tree_leaves
 from tests.core.helpers import prefill_all, running, unsunk

@@ -5,10 +5,10 @@ from functools import partial
 import pytest
 import torch
 
+from fnroll.compile.lower import donate
 from fnroll.core import pool as pools
 from fnroll.core import steps
 from fnroll.core import types as t
-from fnroll.core.lower import donate
 from fnroll.core.tree import replace, tree_equal, tree_leaves
 from fnroll.core.types import Rows
 from tests.core.helpers import running, unsunk

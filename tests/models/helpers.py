@@ -3,7 +3,7 @@
 import torch
 
 from fnroll import RolloutConfig, RolloutRecord, RolloutRequest, SamplingConfig
-from fnroll.shell.rollout import Rollout
+from fnroll.rollout.rollout import Rollout
 
 # Token 5 is in all of them, which makes it a pad id that a repetition penalty cannot notice.
 PROMPTS = ([5, 7, 8, 9, 10, 11, 12, 13, 14, 15], [5], [6, 5, 30], [31, 32, 5, 33, 40])

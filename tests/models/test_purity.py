@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch._inductor.utils import run_and_get_code
 
+from fnroll.compile.lower import compiled, donate
 from fnroll.core import steps
-from fnroll.core.lower import compiled, donate
 from fnroll.core.rng import init_keys
 from fnroll.core.tree import tree_leaves
 from fnroll.core.types import init_state

@@ -1,0 +1,1 @@
+"""How a step runs: donated, compiled, captured; in which shapes."""

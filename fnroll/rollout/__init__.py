@@ -1,0 +1,1 @@
+"""The host API, and one call of it."""

@@ -1,0 +1,1 @@
+"""The host's plan of what is cached where."""

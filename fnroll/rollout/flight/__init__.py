@@ -1,0 +1,1 @@
+"""A record on its way: begun, between turns, resumed."""

@@ -1,0 +1,110 @@
+"""From records to flights, and from flights that have ended back to records."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from fnroll.core.rng import init_keys
+from fnroll.dialogue.chat import Segment
+from fnroll.records.batch import hash_prompt_id
+from fnroll.records.prompt import Prompts
+from fnroll.records.record import Reason, RolloutRecord, Status
+from fnroll.records.status import UNFINISHED
+from fnroll.rollout.flight.budget import Budget
+from fnroll.rollout.flight.flight import Ended, Flight
+from fnroll.rollout.flight.resume import resume_flight
+from fnroll.rollout.flight.tape import Tape, prompt_tape
+
+
+def make_flights(
+    records: Sequence[RolloutRecord],
+    prompts: Prompts,
+    budget: Budget,
+    seed: int,
+    step: int,
+    stop_ids: Collection[int],
+) -> list[tuple[Flight, Segment | None]]:
+    """Return a flight for every record that is not over yet, with the conversation of its prompt where known.
+
+    Raises:
+      ValueError: naming the record whose prompt cannot be fed, or that cannot be gone on with; nothing has
+        run by then.
+    """
+    open_ = [(index, record) for index, record in enumerate(records) if is_open(record)]
+    if not open_:
+        return []
+    numbers = [hash_prompt_id(record.prompt_id or 0) for _, record in open_]
+    samples = torch.tensor([record.sample or 0 for _, record in open_])
+    keys = init_keys(seed, step, torch.tensor(numbers), samples).tolist()
+    encoded: dict[int, tuple[list[int], Segment | None]] = {}
+    flights = []
+    for (index, record), key in zip(open_, keys, strict=True):
+        # The samples of a prompt share its messages or ids, and so what they are encoded to.
+        source = id(record.messages if record.prompt_ids is None else record.prompt_ids)
+        if source not in encoded:
+            encoded[source] = prompts.encode(record)
+        prompt, segment = encoded[source]
+        if record.is_unfinished:
+            flight = resume_flight(index, record, prompt, key, budget, stop_ids)
+        else:
+            limit, reason = budget.limit(len(prompt), 0)
+            count = len(prompt)
+            flight = Flight(index, record, prompt, key, limit, reason, turn_start=count, length=count)
+        flights.append((flight, segment))
+    return flights
+
+
+def is_open(record: RolloutRecord) -> bool:
+    """Whether there is something to roll out."""
+    return record.is_unfinished or not record.is_rolled_out
+
+
+def end_without_room(flight: Flight) -> Ended | None:
+    """Return how a record ends that has no room for a token: untouched; None if it has or is waiting."""
+    if flight.length < flight.limit or flight.is_waiting:
+        return None
+    if flight.begun is None or flight.length == len(flight.prompt_ids):
+        return Ended(flight, prompt_tape(flight.prompt_ids), Status.TRUNCATED, Reason.PROMPT)
+    flight.num_turns += flight.begun.loss_mask[-1]  # a turn that a smaller limit than it had cuts here
+    return Ended(flight, flight.begun, Status.TRUNCATED, flight.limit_reason)
+
+
+def to_record(
+    ended: Ended, decode: Any, *, with_log_probs: bool, run: Mapping[str, Any] | None = None
+) -> RolloutRecord:
+    """Return the record of a flight that has ended, or was cut.
+
+    Args:
+      ended: the flight, what its line held, and how it ended.
+      decode: from ids to text; None without a tokenizer.
+      with_log_probs: keep the log-probs.
+      run: of the call; an unfinished record keeps it.
+    """
+    flight, tape = ended.flight, ended.tape
+    count = len(flight.prompt_ids)
+    return flight.record.with_rollout(
+        tokens=tuple(tape.tokens),
+        prompt_length=count,
+        loss_mask=tuple(tape.loss_mask),
+        log_probs=tuple(tape.log_probs) if with_log_probs else None,
+        weight_versions=tuple(tape.weight_versions),
+        support=_support(tape),
+        status=ended.status,
+        reason=ended.reason,
+        # A turn of a resumed record that waits for its tools is counted when it is read again.
+        num_turns=flight.num_turns + flight.is_waiting,
+        tool_calls=tuple(flight.tool_calls),
+        is_exact=flight.is_exact,
+        num_tool_outputs_truncated=flight.num_cut,
+        response=None if decode is None else decode(tape.tokens[count:]),
+        run=run if ended.status in UNFINISHED else None,
+    )
+
+
+def _support(tape: Tape) -> tuple[tuple[int, ...], ...] | None:
+    if tape.support is None:
+        return None
+    return tuple(tuple(token for token in ids if token >= 0) for ids in tape.support)

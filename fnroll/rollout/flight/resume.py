@@ -1,0 +1,122 @@
+"""From an unfinished record back to a flight, and whether this call may go on with it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from fnroll.checks import check_choice
+from fnroll.config import RolloutConfig, SamplingConfig
+from fnroll.models.base import Model
+from fnroll.records.record import RolloutRecord
+from fnroll.records.rewind import find_turns
+from fnroll.rollout.flight.budget import Budget
+from fnroll.rollout.flight.flight import Flight
+from fnroll.rollout.flight.tape import Tape
+
+# Fields of `RolloutConfig` that decide a record; all others are about how it is run.
+_DECIDING = ("max_length", "max_turns", "max_calls_per_turn", "allow_control_tokens")
+# What tokens were drawn from cannot be made known afterwards, nor fit into another width.
+_FIXED = "support_size"
+
+
+def describe_run(
+    seed: int, step: int, sampling: SamplingConfig, config: RolloutConfig, model: Model
+) -> dict[str, Any]:
+    """Return by name what decides the tokens of a record, beside weights, prompt, sample and tool outputs."""
+    limits = {name: getattr(config, name) for name in _DECIDING}
+    heads = sum(heads * (keys + values) for heads, keys, values in model.cache_shapes)
+    layers = f"{len(model.cache_shapes)} layers of {heads} cached numbers a token"
+    own = f"{model.name} ({model.vocab_size} ids, {layers}, {str(model.dtype).removeprefix('torch.')})"
+    return {"model": own, "seed": seed, "step": step, **dataclasses.asdict(sampling), **limits}
+
+
+def check_run(label: str, begun: Mapping[str, Any], run: Mapping[str, Any], changed: Collection[str]) -> None:
+    """Require that a run is the one that something was begun in, but for the names in `changed`.
+
+    Raises:
+      ValueError: naming the first field that differs, with both values.
+    """
+    for name in changed:
+        check_choice("RolloutRequest", "changed", name, [other for other in run if other != _FIXED])
+    for name, value in run.items():
+        if name in begun and begun[name] != value and name not in changed:
+            remedy = "" if name == _FIXED else f", or say so: RolloutRequest(..., changed=({name!r},))"
+            raise ValueError(
+                f"{label} was begun with {name} {begun[name]!r}, and this call has {value!r}; give the same"
+                f"{remedy}"
+            )
+
+
+def resume_flight(
+    index: int,
+    record: RolloutRecord,
+    prompt: Sequence[int],
+    key: list[int],
+    budget: Budget,
+    stop_ids: Collection[int],
+) -> Flight:
+    """Return the flight that goes on with a record. All that it needs is in the tape; the status is not read.
+
+    Raises:
+      ValueError: naming the record, if it cannot be gone on with.
+    """
+    tape = _to_tape(record, budget)
+    if tape.tokens[: record.prompt_length] != list(prompt):
+        raise ValueError(
+            f"{record.label} cannot be gone on with: its first {record.prompt_length} tokens are not what "
+            f"its prompt is now; it was begun with another tokenizer, chat template or tools"
+        )
+    turns, is_open = find_turns(tape.loss_mask), tape.loss_mask[-1]
+    start = turns[-1][0] if is_open else len(tape.tokens)
+    limit, reason = budget.limit(start, sum(tape.loss_mask[:start]))
+    return Flight(
+        index,
+        record,
+        list(prompt),
+        key,
+        limit,
+        reason,
+        turn_start=start,
+        length=len(tape.tokens),
+        num_sampled=sum(tape.loss_mask),
+        num_turns=len(turns) - is_open,
+        num_cut=record.num_tool_outputs_truncated,
+        tool_calls=list(record.tool_calls),
+        begun=tape,
+        is_exact=record.is_exact,
+        is_waiting=is_open and tape.tokens[-1] in stop_ids,
+    )
+
+
+def check_single_turn(flight: Flight) -> None:
+    """Require a record that no tool has answered.
+
+    Raises:
+      ValueError: naming the record; a rollout without turns would take the next one for its last.
+    """
+    if count := flight.num_turns:
+        turns = f"{count} turn{'s' * (count > 1)}"
+        raise ValueError(
+            f"{flight.record.label} has {turns} that tools answered, and this rollout is single-turn; "
+            f"give it the tools, or multi_turn=True"
+        )
+
+
+def _to_tape(record: RolloutRecord, budget: Budget) -> Tape:
+    tokens, mask, versions = record.tokens, record.loss_mask, record.weight_versions
+    missing = [name for name in ("tokens", "prompt_length", "loss_mask", "weight_versions")
+               if getattr(record, name) is None]  # fmt: skip
+    if record.log_probs is None and budget.config.return_log_probs:
+        missing.append("log_probs")
+    if tokens is None or mask is None or versions is None or missing:
+        raise ValueError(f"{record.label} cannot be gone on with: it has no {', '.join(missing)}")
+    if len(tokens) > budget.config.max_length:
+        raise ValueError(
+            f"{record.label} cannot be gone on with: it has {len(tokens)} tokens, and max_length is "
+            f"{budget.config.max_length}"
+        )
+    log_probs = [0.0] * len(tokens) if record.log_probs is None else list(record.log_probs)
+    support = None if record.support is None else [list(ids) for ids in record.support]
+    return Tape(list(tokens), list(mask), log_probs, list(versions), support)

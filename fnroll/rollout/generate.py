@@ -1,0 +1,86 @@
+"""Rollouts in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from fnroll.config import RolloutConfig, SamplingConfig
+from fnroll.dialogue.tool import ToolSet
+from fnroll.models.base import Model
+from fnroll.records.batch import RolloutBatch, RolloutRequest
+from fnroll.records.record import Message, RolloutRecord
+from fnroll.rollout.rollout import Rollout
+
+Prompt = str | Sequence[Message] | Sequence[int]
+
+
+def to_record(prompt: Prompt | RolloutRecord) -> RolloutRecord:
+    """Return the record of a prompt: a string (one user message), messages, or ids.
+
+    Raises:
+      ValueError: if it is none of these.
+    """
+    if isinstance(prompt, RolloutRecord):
+        return prompt
+    if isinstance(prompt, str):
+        if not prompt:
+            raise ValueError("a prompt is an empty string; it must hold at least one character")
+        return RolloutRecord(messages=[{"role": "user", "content": prompt}])
+    if isinstance(prompt, Tensor):
+        prompt = prompt.tolist()
+    if isinstance(prompt, Sequence):
+        items: list[Any] = list(prompt)
+        if all(isinstance(item, int) for item in items):
+            return RolloutRecord(prompt_ids=items)
+        if all(isinstance(item, dict) for item in items):
+            return RolloutRecord(messages=items)
+    raise ValueError(
+        f"a prompt is {prompt!r}; it must be a string, a list of messages (dicts with role and content) or a "
+        f"list of ids"
+    )
+
+
+def generate(
+    model: nn.Module | Model,
+    tokenizer: Any,
+    prompts: Sequence[Prompt | RolloutRecord],
+    *,
+    max_length: int | None = None,
+    n: int = 1,
+    rows: int | None = None,
+    seed: int = 0,
+    step: int = 0,
+    tools: ToolSet | Sequence[Any] = (),
+    config: RolloutConfig | None = None,
+    **sampling: Any,
+) -> RolloutBatch:
+    """Roll out prompts in one call.
+
+    Args:
+      model: a Hugging Face causal language model.
+      tokenizer: of the model; None if all prompts are ids.
+      prompts: strings (each one user message), message lists or id lists.
+      max_length: tokens of a record, prompt and all; needed unless `config` says it.
+      n: samples of each prompt.
+      rows: records that decode at the same time; 16 unless `config` says it.
+      seed: of the noise.
+      step: of the training loop.
+      tools: what the model may call.
+      config: all of the configuration; `max_length` and `rows` must not contradict it.
+      **sampling: fields of `SamplingConfig`: `temperature`, `top_k`, ...
+    """
+    if isinstance(prompts, str) or not isinstance(prompts, Iterable):
+        raise ValueError(f"prompts is {prompts!r}; it must be a list of prompts")
+    if config is None:
+        if max_length is None:
+            raise ValueError("generate needs max_length, or a config that holds it")
+        config = RolloutConfig(max_length=max_length, rows=16 if rows is None else rows)
+    for name, given in (("max_length", max_length), ("rows", rows)):
+        if given is not None and given != getattr(config, name):
+            raise ValueError(f"{name} is {given} and config.{name} is {getattr(config, name)}; give one")
+    request = RolloutRequest([to_record(prompt) for prompt in prompts], n)
+    with Rollout(model, tokenizer, config, tools) as rollout:
+        return rollout.generate(request, SamplingConfig(**sampling), seed=seed, step=step)

@@ -1,1 +1,0 @@
-"""The imperative side, one per rank: requests, the driver loop, records, progress, files."""

@@ -1,0 +1,1 @@
+"""Who answers tool calls: a runner, a log, built-in tools."""

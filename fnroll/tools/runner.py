@@ -1,0 +1,361 @@
+"""Runs the tool calls of many turns at once while the driver decodes."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import functools
+import inspect
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from fnroll.dialogue.message import ParseError, ToolCall
+from fnroll.dialogue.output import Output, clean_text, describe_error, to_output
+from fnroll.dialogue.tool import BadCall, BoundCall, ToolError, ToolSet
+from fnroll.tools.loop import BackgroundLoop, start_daemon
+from fnroll.tools.result import ResultStatus, ToolResult
+
+__all__ = ["ToolResult", "ToolRunner"]
+
+CLOSE_TIMEOUT_S = 2.0
+"""Seconds that running tools have for their clean-up when the runner is closed."""
+
+STUCK_AFTER_S = 2.0
+"""Seconds that the event loop may leave a new task untouched before it is given up."""
+
+_MAX_AWAITS = 8
+_PLAIN = (str, int, float, type(None))
+
+
+@dataclass(eq=False)
+class _Turn:
+    """The calls of one turn and what they gave so far."""
+
+    key: Hashable
+    results: list[ToolResult | None]
+
+
+@dataclass(eq=False)
+class _Call:
+    """One running or waiting call. All fields but the first four change under the runner's lock."""
+
+    turn: _Turn
+    index: int
+    bound: BoundCall
+    is_settled: bool = False
+    posted: float | None = None
+    started: float | None = None
+    loop: BackgroundLoop | None = None
+    task: asyncio.Task[None] | None = None
+    value: Any = None
+    """The awaitable that a plain tool returned."""
+
+
+class ToolRunner:
+    """Runs tools in the background: async tools as tasks of one event loop, plain ones in a thread each.
+
+    The driver polls: `submit` and `ready` never wait for a tool. Whatever a tool's own code raises becomes a
+    text for the model. A plain tool that passes its time limit keeps its thread, which is a daemon and holds
+    no slot; what it returns later is discarded. An async tool that blocks the event loop holds up the others
+    for a short time only: its own limit passes, and calls that could not start move to a new loop.
+    """
+
+    def __init__(
+        self, tools: ToolSet, *, max_concurrent_tools: int = 32, tool_timeout_s: float | None = 60.0
+    ) -> None:
+        """Prepares to run; no thread is started before the first call.
+
+        Args:
+            tools: what the model may call.
+            max_concurrent_tools: most calls that run at the same time; the others wait in order.
+            tool_timeout_s: seconds that each call may run, its wait for a slot not counted; None: no limit.
+
+        Raises:
+            ValueError: a limit is not positive.
+        """
+        if isinstance(max_concurrent_tools, bool) or not isinstance(max_concurrent_tools, int):
+            raise ValueError(
+                f"max_concurrent_tools must be an int of at least 1, not {max_concurrent_tools!r}."
+            )
+        if max_concurrent_tools < 1:
+            raise ValueError(f"max_concurrent_tools must be at least 1, but is {max_concurrent_tools}.")
+        if tool_timeout_s is not None and not (
+            isinstance(tool_timeout_s, int | float) and 0 < tool_timeout_s < math.inf
+        ):
+            raise ValueError(f"tool_timeout_s must be a positive number or None, but is {tool_timeout_s!r}.")
+        self._tools = tools
+        self._slots = max_concurrent_tools
+        self._timeout = math.inf if tool_timeout_s is None else float(tool_timeout_s)
+        self._changed = threading.Condition()
+        self._turns: dict[Hashable, _Turn] = {}
+        self._waiting: deque[_Call] = deque()
+        self._running: set[_Call] = set()
+        self._finished: deque[_Turn] = deque()
+        self._loops: list[BackgroundLoop] = []
+        self._is_closed = False
+        self._is_starting = False
+        # A script that ends without `close` must not leave the processes of its tools behind.
+        atexit.register(self.close)
+
+    def submit(self, key: Hashable, calls: Sequence[ToolCall | ParseError]) -> None:
+        """Starts all calls of one turn.
+
+        Args:
+            key: names the turn in `ready` and `cancel`.
+            calls: in the order in which the results are wanted; a parse error is answered with its own text.
+
+        Raises:
+            RuntimeError: the runner is closed.
+            ValueError: the key is in use.
+        """
+        turn = _Turn(key, [None] * len(calls))
+        started = []
+        for index, call in enumerate(calls):
+            answer = self._check(call)
+            if isinstance(answer, ToolResult):
+                turn.results[index] = answer
+            else:
+                started.append(_Call(turn, index, answer))
+        with self._changed:
+            if self._is_closed:
+                raise RuntimeError("ToolRunner: submit was called after close.")
+            if key in self._turns:
+                raise ValueError(f"ToolRunner: the turn {key!r} was submitted before and not taken yet.")
+            self._turns[key] = turn
+            self._waiting.extend(started)
+            self._finish(turn)
+            self._start()
+
+    def _check(self, call: ToolCall | ParseError) -> ToolResult | BoundCall:
+        if not isinstance(call, ToolCall):
+            return ToolResult(clean_text(call.text), "parse_error", 0.0)
+        answer = self._tools.bind(call)
+        return ToolResult(answer.text, answer.status, 0.0) if isinstance(answer, BadCall) else answer
+
+    def ready(self) -> list[tuple[Hashable, tuple[ToolResult, ...]]]:
+        """Takes the turns whose every call has ended; never waits.
+
+        Returns:
+            Key and results of each, the results in the order of the calls. A turn is returned once.
+        """
+        with self._changed:
+            self._expire()
+            turns = list(self._finished)
+            self._finished.clear()
+            for turn in turns:
+                del self._turns[turn.key]
+        return [(turn.key, tuple(result for result in turn.results if result)) for turn in turns]
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Waits until `ready` has something to give.
+
+        Args:
+            timeout: most seconds to wait; None: as long as it takes.
+
+        Returns:
+            Whether there is something; False at once if no turn is in flight.
+        """
+        end = math.inf if timeout is None else time.monotonic() + timeout
+        with self._changed:
+            while True:
+                self._expire()
+                now = time.monotonic()
+                if self._finished or not self._turns or now >= end:
+                    return bool(self._finished)
+                self._changed.wait(min(end - now, self._next_deadline(now), threading.TIMEOUT_MAX))
+
+    def cancel(self, key: Hashable) -> None:
+        """Forgets a turn and ends its calls; an unknown key is ignored.
+
+        Args:
+            key: as given to `submit`.
+        """
+        with self._changed:
+            turn = self._turns.pop(key, None)
+            if turn is None:
+                return
+            self._finished = deque(other for other in self._finished if other is not turn)
+            self._waiting = deque(call for call in self._waiting if call.turn is not turn)
+            for call in [call for call in self._running if call.turn is turn]:
+                self._abandon(call)
+            self._start()
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Ends all calls and the event loop; takes a few seconds at most, and may be called twice."""
+        with self._changed:
+            self._is_closed = True
+            self._turns.clear()
+            self._waiting.clear()
+            self._finished.clear()
+            for call in list(self._running):
+                self._abandon(call)
+            loops, self._loops = self._loops, []
+            self._changed.notify_all()
+        atexit.unregister(self.close)
+        for loop in loops:
+            loop.stop(CLOSE_TIMEOUT_S)
+        end = time.monotonic() + CLOSE_TIMEOUT_S + 0.5
+        for loop in loops:
+            loop.join(max(end - time.monotonic(), 0.0))
+
+    def __enter__(self) -> ToolRunner:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # What follows runs under the lock, up to the next comment.
+
+    def _start(self) -> None:
+        if self._is_starting:  # a call that could not start has ended, and the loop below goes on
+            return
+        self._is_starting = True
+        try:
+            while self._waiting and len(self._running) < self._slots:
+                call = self._waiting.popleft()
+                self._running.add(call)
+                self._start_one(call)
+        finally:
+            self._is_starting = False
+
+    def _start_one(self, call: _Call) -> None:
+        if call.bound.tool.is_async:
+            self._post(call)
+            return
+        call.started = time.monotonic()
+        try:
+            start_daemon(functools.partial(self._run_plain, call), f"fnroll-tool-{call.bound.tool.name}")
+        except RuntimeError as error:  # no more threads
+            self._settle(call, Output(_error_text(call, error), True))
+
+    def _post(self, call: _Call) -> None:
+        """Hands a call to the event loop."""
+        if not self._loops:
+            self._loops.append(BackgroundLoop())
+        call.loop, call.posted = self._loops[-1], time.monotonic()
+        call.loop.call(functools.partial(self._begin, call, call.loop))
+
+    def _settle(self, call: _Call, output: Output, status: ResultStatus | None = None) -> None:
+        """Records how a call ended. Only the first end counts, and what ends too late is a timeout."""
+        if call.is_settled:
+            return
+        call.is_settled = True
+        self._running.discard(call)
+        now = time.monotonic()
+        seconds = now - (now if call.started is None else call.started)
+        if seconds > self._timeout:
+            name = call.bound.tool.name
+            output = Output(f"Error: tool {name!r} did not finish within {self._timeout:g} seconds.", True)
+            status = "timeout"
+        call.turn.results[call.index] = ToolResult(
+            output.text, status or ("error" if output.is_error else "ok"), seconds
+        )
+        self._finish(call.turn)
+        self._start()
+
+    def _finish(self, turn: _Turn) -> None:
+        if None not in turn.results and self._turns.get(turn.key) is turn:
+            self._finished.append(turn)
+            self._changed.notify_all()
+
+    def _abandon(self, call: _Call) -> None:
+        """Takes a call out of the running ones, whatever its tool still does."""
+        call.is_settled = True
+        self._running.discard(call)
+        self._end_task(call)
+
+    def _end_task(self, call: _Call) -> None:
+        if call.posted is not None and inspect.iscoroutine(call.value):
+            # It will not be awaited any more, about which Python would complain.
+            call.value.close()
+        if call.loop is not None and call.task is not None:
+            call.loop.call(call.task.cancel)
+
+    def _expire(self) -> None:
+        now = time.monotonic()
+        for call in list(self._running):
+            if call.started is not None and now - call.started > self._timeout:
+                self._settle(call, Output("", True))
+                self._end_task(call)
+        stuck = [c for c in self._running if c.posted is not None and now - c.posted > STUCK_AFTER_S]
+        if stuck:
+            # The old loop stays at the front of the list, where its tasks go on if it ever does.
+            self._loops.append(BackgroundLoop())
+            for call in stuck:
+                self._post(call)
+
+    def _next_deadline(self, now: float) -> float:
+        """Seconds until `_expire` may have something to do."""
+        ends = [c.started + self._timeout for c in self._running if c.started is not None]
+        ends += [c.posted + STUCK_AFTER_S for c in self._running if c.posted is not None]
+        return max(min(ends, default=math.inf) - now, 0.0) + 0.001
+
+    # What follows runs in a tool's own thread, or in that of the event loop.
+
+    def _run_plain(self, call: _Call) -> None:
+        try:
+            value = call.bound.tool.function(**call.bound.arguments)
+            is_awaitable = inspect.isawaitable(value)
+            output = Output("", False) if is_awaitable else to_output(value)
+        except BaseException as error:
+            is_awaitable, output = False, Output(_error_text(call, error), True)
+        with self._changed:
+            if not is_awaitable:
+                self._settle(call, output)
+            elif not call.is_settled:
+                call.value = value
+                self._post(call)
+            elif inspect.iscoroutine(value):
+                value.close()
+
+    def _begin(self, call: _Call, loop: BackgroundLoop) -> None:
+        with self._changed:
+            if not call.is_settled and call.loop is loop:
+                call.task = loop.create_task(self._run_async(call, loop))
+
+    async def _run_async(self, call: _Call, loop: BackgroundLoop) -> None:
+        with self._changed:
+            # Not in `_begin`: another task of the same round may block the loop before this one has its turn.
+            if call.is_settled or call.loop is not loop:
+                return
+            call.posted = None
+            if call.started is None:
+                call.started = time.monotonic()
+            # The time limit runs from now, and may end earlier than what `wait` sleeps for.
+            self._changed.notify_all()
+        try:
+            value = call.value
+            if value is None:
+                value = call.bound.tool.function(**call.bound.arguments)
+            for _ in range(_MAX_AWAITS):
+                if not inspect.isawaitable(value):
+                    break
+                value = await value
+            if isinstance(value, _PLAIN):
+                output = to_output(value)
+            else:
+                # Writing a value runs its code, which may take long and would block the loop.
+                output = await asyncio.get_running_loop().run_in_executor(None, to_output, value)
+        except BaseException as error:
+            output = Output(_error_text(call, error), True)
+        with self._changed:
+            self._settle(call, output)
+
+
+def _error_text(call: _Call, error: BaseException) -> str:
+    name = call.bound.tool.name
+    try:
+        if isinstance(error, ToolError):
+            return clean_text(f"Error: {error}")
+        return f"Error: tool {name!r} raised {describe_error(error)}"
+    except BaseException:
+        return f"Error: tool {name!r} raised an exception that cannot be written"
