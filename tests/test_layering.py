@@ -95,7 +95,9 @@ def test_the_core_reads_no_tensor_on_the_host(path):
     assert host_reads(parse(path)) == []
 
 
-@pytest.mark.parametrize("path", [path for path in CORE if path.name not in WRITERS and path not in HOST], ids=name)
+@pytest.mark.parametrize(
+    "path", [path for path in CORE if path.name not in WRITERS and path not in HOST], ids=name
+)
 def test_the_core_writes_nothing_in_place(path):
     assert writes_in_place(parse(path)) == []
 

@@ -102,7 +102,7 @@ def lookup_tool(work: Workload) -> Callable[..., Any]:
         """Look up a page in the handbook.
 
         Args:
-            query: what to look for.
+          query: what to look for.
         """
         if work.latency_s:
             await asyncio.sleep(work.latency_s)

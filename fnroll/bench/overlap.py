@@ -132,8 +132,8 @@ def _run(
         """Add two numbers.
 
         Args:
-            a: the first.
-            b: the second.
+          a: the first.
+          b: the second.
         """
         if latency:
             await asyncio.sleep(latency)

@@ -34,16 +34,16 @@ def init_chat(
     """Return a `Chat` for a tokenizer with a chat template.
 
     Args:
-        tokenizer: a Hugging Face tokenizer, fast or slow.
-        tools: JSON schemas of the tools, for the template.
-        stop_ids: every id that ends a turn; None for the tokenizer's EOS.
-        chat_template_kwargs: more variables for the template, such as `enable_thinking`.
-        allow_control_tokens: let control tokens spelled in tool outputs become control tokens. By default
-            they are encoded as plain text.
-        multi_turn: turns will be continued; False accepts a template that cannot be joined.
+      tokenizer: a Hugging Face tokenizer, fast or slow.
+      tools: JSON schemas of the tools, for the template.
+      stop_ids: every id that ends a turn; None for the tokenizer's EOS.
+      chat_template_kwargs: more variables for the template, such as `enable_thinking`.
+      allow_control_tokens: let control tokens spelled in tool outputs become control tokens. By default
+        they are encoded as plain text.
+      multi_turn: turns will be continued; False accepts a template that cannot be joined.
 
     Raises:
-        ValueError: if the tokenizer has no template, a stop id is no id of it, or turns cannot be joined.
+      ValueError: if the tokenizer has no template, a stop id is no id of it, or turns cannot be joined.
     """
     stops = _spell_stops(tokenizer, stop_ids)
     options = dict(chat_template_kwargs or {})

@@ -50,17 +50,14 @@ class Tokenizer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Encoder:
-    """A tokenizer's ids for text in the middle of a conversation.
-
-    Attributes:
-        tokenizer: the tokenizer.
-        lead: ids the tokenizer puts before every text although it is asked not to; `()` for most.
-        controls: finds the control tokens' spellings, the longest at each place.
-    """
+    """A tokenizer's ids for text in the middle of a conversation."""
 
     tokenizer: Tokenizer
+    """The tokenizer."""
     lead: tuple[int, ...]
+    """Ids the tokenizer puts before every text although it is asked not to; `()` for most."""
     controls: re.Pattern[str]
+    """Finds the control tokens' spellings, the longest at each place."""
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of `text` alone, without ids the tokenizer adds to every text."""
@@ -79,11 +76,11 @@ class Encoder:
         so the anchor is encoded with it and its ids are taken off again.
 
         Args:
-            text: the text to encode.
-            anchor: a control token's spelling, or anything else that never merges with what follows.
+          text: the text to encode.
+          anchor: a control token's spelling, or anything else that never merges with what follows.
 
         Raises:
-            ValueError: if the anchor's ids change with what follows it.
+          ValueError: if the anchor's ids change with what follows it.
         """
         before, ids = self.encode(anchor), self.encode(anchor + text)
         if ids[: len(before)] != before:
@@ -97,9 +94,9 @@ class Encoder:
         """Return the ids of a text given in pieces that must not be encoded across their seams.
 
         Args:
-            pieces: from `shield` and a split at its mark.
-            anchor: the control token before the first piece.
-            inside: the first piece follows other text instead.
+          pieces: from `shield` and a split at its mark.
+          anchor: the control token before the first piece.
+          inside: the first piece follows other text instead.
         """
         ids = self._encode_inside(pieces[0], anchor) if inside else self.encode_after(pieces[0], anchor)
         known = dict[str, list[int]]()
@@ -134,8 +131,8 @@ class Encoder:
         """Return `value` with `mark` inside every spelling of a control token in its strings.
 
         Args:
-            value: a string, or lists and dicts of them.
-            mark: a text that occurs nowhere else; splitting at it gives pieces that spell no control token.
+          value: a string, or lists and dicts of them.
+          mark: a text that occurs nowhere else; splitting at it gives pieces that spell no control token.
         """
         return map_text(value, lambda text: self._shield_text(text, mark))
 
@@ -185,9 +182,9 @@ def init_encoder(tokenizer: Tokenizer, template: str, stop_ids: Sequence[int]) -
     """Learn a tokenizer's control tokens and what it adds to every text.
 
     Args:
-        tokenizer: a Hugging Face tokenizer, fast or slow.
-        template: the source of the chat template; added tokens it spells are control tokens.
-        stop_ids: the ids that end a turn.
+      tokenizer: a Hugging Face tokenizer, fast or slow.
+      template: the source of the chat template; added tokens it spells are control tokens.
+      stop_ids: the ids that end a turn.
     """
     chosen = set(getattr(tokenizer, "chat_control_tokens", None) or ())
     spellings = {

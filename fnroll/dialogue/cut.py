@@ -23,12 +23,12 @@ def cut_output(text: str, max_chars: int, keep: Keep = "start") -> tuple[str, bo
     the limit.
 
     Args:
-        text: the output.
-        max_chars: the limit in Python characters (code points), 0 or more.
-        keep: the part to keep: "start", "end", or "both" with the marker between.
+      text: the output.
+      max_chars: the limit in Python characters (code points), 0 or more.
+      keep: the part to keep: "start", "end", or "both" with the marker between.
 
     Raises:
-        ValueError: if `max_chars` is no such number, or `keep` is none of the three.
+      ValueError: if `max_chars` is no such number, or `keep` is none of the three.
     """
     if isinstance(max_chars, bool) or not isinstance(max_chars, int) or max_chars < 0:
         raise ValueError(f"max_chars must be an integer of 0 or more, got {max_chars!r}")

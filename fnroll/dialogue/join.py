@@ -16,47 +16,40 @@ from fnroll.dialogue.template import Ending, Message, Template, find_ending, ini
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Ids to append to a record before the next turn is sampled; none of them was sampled.
-
-    Attributes:
-        ids: the ids.
-        text: their text.
-        prefix: the assistant header the text ends with, which a parser needs to read the turn after it.
-        messages: the conversation so far: pass it to the next `continue_turn`.
-        rendered: what the template writes for `messages`; spares the next `continue_turn` a render.
-        is_exact: the record's text so far is what the template writes for `messages`. False where the
-            template rewrites the turn it follows (drops its reasoning, strips it), and where the turn ended
-            on a stop token that is not the template's own.
-    """
+    """Ids to append to a record before the next turn is sampled; none of them was sampled."""
 
     ids: tuple[int, ...]
+    """The ids."""
     text: str
+    """Their text."""
     prefix: str
+    """The assistant header the text ends with, which a parser needs to read the turn after it."""
     messages: tuple[Message, ...]
+    """The conversation so far: pass it to the next `continue_turn`."""
     is_exact: bool = True
+    """The record's text so far is what the template writes for `messages`. False where the template
+    rewrites the turn it follows (drops its reasoning, strips it), and where the turn ended on a stop
+    token that is not the template's own."""
     rendered: str | None = None
+    """What the template writes for `messages`; spares the next `continue_turn` a render."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """A chat template and its tokenizer, ready to join turns. Made by `init_chat`.
-
-    Attributes:
-        template: the template with its tools and options.
-        encoder: the tokenizer with its control tokens.
-        stops: spellings of the ids that end a turn.
-        allow_control_tokens: control tokens spelled in new messages become control tokens.
-        rewrites_after: roles whose messages make the template rewrite the turn before them, out of "tool",
-            "user".
-        header: the assistant header that the template usually writes; found anew where a text ends otherwise.
-    """
+    """A chat template and its tokenizer, ready to join turns. Made by `init_chat`."""
 
     template: Template
+    """The template with its tools and options."""
     encoder: Encoder
+    """The tokenizer with its control tokens."""
     stops: Mapping[int, str]
+    """Spellings of the ids that end a turn."""
     allow_control_tokens: bool = False
+    """Control tokens spelled in new messages become control tokens."""
     rewrites_after: frozenset[str] = frozenset()
+    """Roles whose messages make the template rewrite the turn before them, out of "tool", "user"."""
     header: str = ""
+    """The assistant header that the template usually writes; found anew where a text ends otherwise."""
 
     @property
     def rewrites_history(self) -> bool:
@@ -69,10 +62,10 @@ class Chat:
         The messages come from whoever writes the prompts, so control tokens spelled in them count as such.
 
         Args:
-            messages: the conversation, each message a dict with a "role".
+          messages: the conversation, each message a dict with a "role".
 
         Raises:
-            ValueError: if the messages are malformed or the template refuses them.
+          ValueError: if the messages are malformed or the template refuses them.
         """
         _check_messages("messages", messages)
         text = self.template.render(messages)
@@ -94,16 +87,16 @@ class Chat:
         After another stop token, or none, the template's whole end of turn comes first.
 
         Args:
-            history: the conversation before the turn: `messages` of the segment the turn was sampled after.
-                May be empty where only the ids of a prompt are known.
-            sampled: the turn's ids, with its stop id if it ended on one.
-            following: the messages after the turn, adjacent tool messages in call order.
-            calls: the turn's calls, `{"name": ..., "arguments": {...}, "id": ...}` with the id left out where
-                the template needs none. Only read where the template refuses the turn's plain text.
-            rendered: `rendered` of the segment that `history` comes from, if it is at hand.
+          history: the conversation before the turn: `messages` of the segment the turn was sampled after.
+            May be empty where only the ids of a prompt are known.
+          sampled: the turn's ids, with its stop id if it ended on one.
+          following: the messages after the turn, adjacent tool messages in call order.
+          calls: the turn's calls, `{"name": ..., "arguments": {...}, "id": ...}` with the id left out where
+            the template needs none. Only read where the template refuses the turn's plain text.
+          rendered: `rendered` of the segment that `history` comes from, if it is at hand.
 
         Raises:
-            ValueError: if a message is malformed or the template shows no end of the turn.
+          ValueError: if a message is malformed or the template shows no end of the turn.
         """
         _check_messages("following", following)
         history, following = tuple(history) or _QUESTION, map_text(following, repair)
@@ -133,8 +126,8 @@ class Chat:
         No answer is given for a text of ordinary size: False says nothing.
 
         Args:
-            outputs: contents of messages; white space around them may be nothing to a template.
-            count: of tokens.
+          outputs: contents of messages; white space around them may be nothing to a template.
+          count: of tokens.
         """
         text = "".join(output.strip() for output in outputs)
         start = text[: _HUGE * (count + 1)]
@@ -160,7 +153,7 @@ class Chat:
         Joining the texts of turns is not the same: a character split between two turns would be lost.
 
         Args:
-            ids: everything after the prompt: sampled ids, separators and tool outputs.
+          ids: everything after the prompt: sampled ids, separators and tool outputs.
         """
         text: str = self.encoder.tokenizer.decode(list(ids), skip_special_tokens=False)
         return text

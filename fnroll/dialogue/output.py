@@ -22,15 +22,12 @@ _ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+")
 
 
 class Output(NamedTuple):
-    """A tool's result as text.
-
-    Attributes:
-        text: what the model reads.
-        is_error: whether the result could not be written, and `text` says why.
-    """
+    """A tool's result as text."""
 
     text: str
+    """What the model reads."""
     is_error: bool
+    """Whether the result could not be written, and `text` says why."""
 
 
 class _Unwritable(Exception):
@@ -38,7 +35,7 @@ class _Unwritable(Exception):
 
 
 def to_output(value: object) -> Output:
-    """Writes a tool's result as text, and never fails on any value.
+    """Write a tool's result as text, and never fails on any value.
 
     | result | text |
     | --- | --- |
@@ -59,13 +56,13 @@ def to_output(value: object) -> Output:
     written (its `__str__` raises, it contains itself, it is nested too deeply) gives an error text.
 
     Args:
-        value: anything a tool returned.
+      value: anything a tool returned.
 
     Returns:
-        The text, and whether it is an error text.
+      The text, and whether it is an error text.
 
     Raises:
-        KeyboardInterrupt: a Ctrl-C while the value was written.
+      KeyboardInterrupt: a Ctrl-C while the value was written.
     """
     try:
         return Output(clean_text(_write(value)), False)
@@ -79,25 +76,25 @@ def to_output(value: object) -> Output:
 
 
 def clean_text(text: str) -> str:
-    """Replaces lone surrogates, which UTF-8 cannot hold, by U+FFFD.
+    """Replace lone surrogates, which UTF-8 cannot hold, by U+FFFD.
 
     Args:
-        text: any string.
+      text: any string.
 
     Returns:
-        A string that can be encoded.
+      A string that can be encoded.
     """
     return _SURROGATE.sub("\ufffd", text)
 
 
 def describe_error(error: BaseException) -> str:
-    """Writes an exception as `Class: message`, also one whose message cannot be written.
+    """Write an exception as `Class: message`, also one whose message cannot be written.
 
     Args:
-        error: any exception.
+      error: any exception.
 
     Returns:
-        One text without a traceback.
+      One text without a traceback.
     """
     name = type(error).__name__
     try:

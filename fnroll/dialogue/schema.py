@@ -32,20 +32,20 @@ _MAX_SHOWN = 100
 def function_schema(
     function: Callable[..., Any], where: str, name: str, description: str | None, docs: tuple[str | None, ...]
 ) -> dict[str, Any]:
-    """Makes an OpenAI-style schema from type hints and a Google-style docstring.
+    """Make an OpenAI-style schema from type hints and a Google-style docstring.
 
     Args:
-        function: what will be called.
-        where: how errors name the tool.
-        name: the tool's name.
-        description: replaces the docstring's description when given.
-        docs: docstrings; the first that is there describes the arguments.
+      function: what will be called.
+      where: how errors name the tool.
+      name: the tool's name.
+      description: replaces the docstring's description when given.
+      docs: docstrings; the first that is there describes the arguments.
 
     Returns:
-        A dict with `type` and `function`.
+      A dict with `type` and `function`.
 
     Raises:
-        ValueError: a hint or a docstring is missing or has no JSON form.
+      ValueError: a hint or a docstring is missing or has no JSON form.
     """
     doc = next((doc for doc in docs if doc and doc.strip()), None)
     if doc is None:
@@ -81,18 +81,18 @@ def _documented(function: Callable[..., Any], name: str, doc: str) -> Callable[.
 
 
 def normal_schema(schema: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Brings a schema into the OpenAI form, and says what is wrong with it.
+    """Bring a schema into the OpenAI form, and say what is wrong with it.
 
     Args:
-        schema: `{"type": "function", "function": {...}}`, or only the inner dict with `name`, `description`
-            and `parameters`.
-        where: how errors name the tool.
+      schema: `{"type": "function", "function": {...}}`, or only the inner dict with `name`, `description`
+        and `parameters`.
+      where: how errors name the tool.
 
     Returns:
-        An independent copy in the full form; `parameters` defaults to an object without properties.
+      An independent copy in the full form; `parameters` defaults to an object without properties.
 
     Raises:
-        ValueError: a part is missing or of the wrong type.
+      ValueError: a part is missing or of the wrong type.
     """
     if not isinstance(schema, Mapping):
         raise ValueError(f"{where}: the schema must be a dict, but is {type(schema).__name__}.")
@@ -115,19 +115,19 @@ def normal_schema(schema: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def make_validator(parameters: dict[str, Any], where: str) -> Any:
-    """Makes the checker of a tool's arguments.
+    """Make the checker of a tool's arguments.
 
     `nullable`, which transformers writes for optional hints and JSON Schema does not know, is understood.
 
     Args:
-        parameters: a JSON schema of type object.
-        where: how errors name the tool.
+      parameters: a JSON schema of type object.
+      where: how errors name the tool.
 
     Returns:
-        A validator that never loads a schema from elsewhere.
+      A validator that never loads a schema from elsewhere.
 
     Raises:
-        ValueError: the schema is no valid JSON schema, or refers to something outside itself.
+      ValueError: the schema is no valid JSON schema, or refers to something outside itself.
     """
     kind: Any = validator_for(parameters, default=jsonschema.Draft202012Validator)
     try:
@@ -192,13 +192,13 @@ def _with_null(schema: Any) -> Any:
 
 
 def describe_invalid(error: Any) -> str:
-    """Writes one finding of a validator as a clause that names the argument.
+    """Write one finding of a validator as a clause that names the argument.
 
     Args:
-        error: a `jsonschema.ValidationError`.
+      error: a `jsonschema.ValidationError`.
 
     Returns:
-        For example `argument 'a' must be of type integer, but is the string '1'`.
+      For example `argument 'a' must be of type integer, but is the string '1'`.
     """
     path = _path(error.absolute_path)
     if error.validator == "required":
@@ -228,13 +228,13 @@ def _path(parts: Any) -> str:
 
 
 def shorten(value: object) -> str:
-    """Writes a value as short JSON for an error text.
+    """Write a value as short JSON for an error text.
 
     Args:
-        value: any argument.
+      value: any argument.
 
     Returns:
-        At most about 100 characters.
+      At most about 100 characters.
     """
     try:
         text = json.dumps(value, ensure_ascii=False, default=repr)

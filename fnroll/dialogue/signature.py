@@ -9,13 +9,13 @@ from typing import Any
 
 
 def check_name(name: str) -> None:
-    """Refuses names that a tool-call format could not carry.
+    """Refuse names that a tool-call format could not carry.
 
     Args:
-        name: a tool's name.
+      name: a tool's name.
 
     Raises:
-        ValueError: it is empty, or holds a space, a quote, a bracket or the like.
+      ValueError: it is empty, or holds a space, a quote, a bracket or the like.
     """
 
     def is_allowed(char: str) -> bool:
@@ -28,20 +28,20 @@ def check_name(name: str) -> None:
 def check_signature(
     function: Callable[..., Any], parameters: dict[str, Any], where: str
 ) -> tuple[tuple[str, ...], bool]:
-    """Makes sure that a call which fits the schema also fits the callable.
+    """Make sure that a call which fits the schema also fits the callable.
 
     With this, a `TypeError` during a call can only come from the tool's own code.
 
     Args:
-        function: what will be called.
-        parameters: the JSON schema of its arguments.
-        where: how errors name the tool.
+      function: what will be called.
+      parameters: the JSON schema of its arguments.
+      where: how errors name the tool.
 
     Returns:
-        The names that the schema offers, and whether the callable takes any other name too.
+      The names that the schema offers, and whether the callable takes any other name too.
 
     Raises:
-        ValueError: the schema offers what the callable does not take, or leaves out what it requires.
+      ValueError: the schema offers what the callable does not take, or leaves out what it requires.
     """
     try:
         signature = inspect.signature(function).parameters.values()
@@ -67,13 +67,13 @@ def check_signature(
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Tells by its definition whether calling it gives a coroutine.
+    """Tell by its definition whether calling it gives a coroutine.
 
     Args:
-        function: a function, a partial, a decorated function or an instance with `__call__`.
+      function: a function, a partial, a decorated function or an instance with `__call__`.
 
     Returns:
-        False also for a plain function that happens to return an awaitable.
+      False also for a plain function that happens to return an awaitable.
     """
     inner = inspect.unwrap(function)
     while hasattr(inner, "func"):

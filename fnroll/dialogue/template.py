@@ -21,27 +21,24 @@ Message = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A tokenizer's chat template with its tools and options.
-
-    Attributes:
-        tokenizer: the tokenizer that holds the template.
-        tools: JSON schemas of the tools.
-        options: more variables for the template, such as `enable_thinking`.
-    """
+    """A tokenizer's chat template with its tools and options."""
 
     tokenizer: Tokenizer
+    """The tokenizer that holds the template."""
     tools: tuple[Mapping[str, Any], ...]
+    """JSON schemas of the tools."""
     options: Mapping[str, Any]
+    """More variables for the template, such as `enable_thinking`."""
 
     def render(self, messages: Sequence[Message], *, header: bool = True) -> str:
         """Return the text of a conversation.
 
         Args:
-            messages: the conversation.
-            header: end with the header that asks the assistant to speak.
+          messages: the conversation.
+          header: end with the header that asks the assistant to speak.
 
         Raises:
-            ValueError: if the template refuses the messages.
+          ValueError: if the template refuses the messages.
         """
         try:
             text: str = self.tokenizer.apply_chat_template(
@@ -61,9 +58,9 @@ class Template:
         one.
 
         Args:
-            messages: the conversation.
-            text: `render(messages)`.
-            controls: finds control tokens; the header starts with a whole one.
+          messages: the conversation.
+          text: `render(messages)`.
+          controls: finds control tokens; the header starts with a whole one.
         """
         try:
             bare = self.render(messages, header=False)
@@ -78,21 +75,18 @@ class Template:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a template goes on after the text of an assistant turn.
-
-    Attributes:
-        gap: what it writes between that text and the stop token.
-        stop_id: the stop token it writes.
-        stop: that token's spelling.
-        after: what it writes after the stop token: separator, new messages, next header.
-        turn: the assistant message as the next turns should see it.
-    """
+    """How a template goes on after the text of an assistant turn."""
 
     gap: str
+    """What it writes between that text and the stop token."""
     stop_id: int
+    """The stop token it writes."""
     stop: str
+    """That token's spelling."""
     after: str
+    """What it writes after the stop token: separator, new messages, next header."""
     turn: Message
+    """The assistant message as the next turns should see it."""
 
 
 def find_ending(
@@ -107,16 +101,16 @@ def find_ending(
     """Return how the template ends a turn that new messages follow.
 
     Args:
-        template: the chat template.
-        stops: spellings of the stop ids.
-        history: the conversation before the turn.
-        text: the sampled text, without a stop token.
-        following: the messages after the turn.
-        calls: the turn's tool calls, `{"name": ..., "arguments": {...}}`, for templates that need them.
-        mark: a text that occurs in none of the messages.
+      template: the chat template.
+      stops: spellings of the stop ids.
+      history: the conversation before the turn.
+      text: the sampled text, without a stop token.
+      following: the messages after the turn.
+      calls: the turn's tool calls, `{"name": ..., "arguments": {...}}`, for templates that need them.
+      mark: a text that occurs in none of the messages.
 
     Raises:
-        ValueError: if the template refuses the messages, or ends the turn on none of the stop tokens.
+      ValueError: if the template refuses the messages, or ends the turn on none of the stop tokens.
     """
     refusals, forms = [], list(_forms(text, calls, following, mark))
     for shown, turn in forms:

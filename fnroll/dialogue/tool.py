@@ -27,16 +27,14 @@ class Tool:
     """A callable together with the JSON schema that the model reads.
 
     Make one by `Tool.from_function`, `Tool.from_object` or `Tool.from_schema`.
-
-    Attributes:
-        name: what the model calls it.
-        function: takes the arguments by keyword; plain or async.
-        is_async: whether calling `function` gives an awaitable, known from its definition.
     """
 
     name: str
+    """What the model calls it."""
     function: Callable[..., Any]
+    """Takes the arguments by keyword; plain or async."""
     is_async: bool
+    """Whether calling `function` gives an awaitable, known from its definition."""
     _schema: dict[str, Any]
     _validator: Any
     _names: tuple[str, ...]
@@ -46,18 +44,18 @@ class Tool:
     def from_function(
         cls, function: Callable[..., Any], *, name: str | None = None, description: str | None = None
     ) -> Tool:
-        """Makes a tool from a function, plain or async, with type hints and a Google-style docstring.
+        """Make a tool from a function, plain or async, with type hints and a Google-style docstring.
 
         Args:
-            function: takes its arguments by keyword.
-            name: replaces the function's own name.
-            description: replaces the docstring's description.
+          function: takes its arguments by keyword.
+          name: replaces the function's own name.
+          description: replaces the docstring's description.
 
         Returns:
-            The tool.
+          The tool.
 
         Raises:
-            ValueError: a hint, a docstring or an argument's description is missing, or the name is bad.
+          ValueError: a hint, a docstring or an argument's description is missing, or the name is bad.
         """
         own = name if name is not None else getattr(function, "__name__", None)
         where = f"Tool {own!r}"
@@ -68,18 +66,18 @@ class Tool:
 
     @classmethod
     def from_object(cls, instance: Any, *, name: str | None = None, description: str | None = None) -> Tool:
-        """Makes a tool from an instance of a class with `__call__`, plain or async.
+        """Make a tool from an instance of a class with `__call__`, plain or async.
 
         Args:
-            instance: its `__call__` has type hints; the docstring is that of `__call__`, or else the class's.
-            name: the tool's name; by default the instance's `name`, or else its class's in snake_case.
-            description: replaces the docstring's description.
+          instance: its `__call__` has type hints; the docstring is that of `__call__`, or else the class's.
+          name: the tool's name; by default the instance's `name`, or else its class's in snake_case.
+          description: replaces the docstring's description.
 
         Returns:
-            The tool.
+          The tool.
 
         Raises:
-            ValueError: as in `from_function`.
+          ValueError: as in `from_function`.
         """
         kind = type(instance)
         if isinstance(instance, type) or not callable(instance):
@@ -95,17 +93,17 @@ class Tool:
 
     @classmethod
     def from_schema(cls, schema: Mapping[str, Any], function: Callable[..., Any]) -> Tool:
-        """Makes a tool from a JSON schema and what is to be called.
+        """Make a tool from a JSON schema and what is to be called.
 
         Args:
-            schema: the OpenAI form, or its inner dict with `name`, `description` and `parameters`.
-            function: takes the properties of `parameters` by keyword; plain or async.
+          schema: the OpenAI form, or its inner dict with `name`, `description` and `parameters`.
+          function: takes the properties of `parameters` by keyword; plain or async.
 
         Returns:
-            The tool.
+          The tool.
 
         Raises:
-            ValueError: the schema is invalid, or the callable does not take what the schema offers.
+          ValueError: the schema is invalid, or the callable does not take what the schema offers.
         """
         inner = schema.get("function", schema) if isinstance(schema, Mapping) else {}
         name = inner.get("name") if isinstance(inner, Mapping) else None
@@ -129,13 +127,13 @@ class Tool:
         return copy.deepcopy(self._schema)
 
     def findings(self, arguments: object) -> tuple[str, ...]:
-        """Says what is wrong with the arguments of a call.
+        """Say what is wrong with the arguments of a call.
 
         Args:
-            arguments: what the model wrote.
+          arguments: what the model wrote.
 
         Returns:
-            One clause per failing argument; empty if the call is good.
+          One clause per failing argument; empty if the call is good.
         """
         if not isinstance(arguments, dict):
             return (f"the arguments must be a JSON object, but are {shorten(arguments)}",)
@@ -158,41 +156,35 @@ class Tool:
 
 @dataclass(frozen=True)
 class BoundCall:
-    """A call that may be made.
-
-    Attributes:
-        tool: what to call.
-        arguments: an own copy, which the tool may change.
-    """
+    """A call that may be made."""
 
     tool: Tool
+    """What to call."""
     arguments: dict[str, Any]
+    """An own copy, which the tool may change."""
 
 
 @dataclass(frozen=True)
 class BadCall:
-    """A call that must not be made.
-
-    Attributes:
-        text: what the model reads.
-        status: why.
-    """
+    """A call that must not be made."""
 
     text: str
+    """What the model reads."""
     status: Literal["unknown_tool", "bad_arguments"]
+    """Why."""
 
 
 class ToolSet:
     """An immutable set of tools with distinct names."""
 
     def __init__(self, tools: Iterable[Any] = ()) -> None:
-        """Collects tools.
+        """Collect tools.
 
         Args:
-            tools: `Tool` objects, functions, or instances with `__call__`.
+          tools: `Tool` objects, functions, or instances with `__call__`.
 
         Raises:
-            ValueError: two names are equal, or differ only by case or Unicode form.
+          ValueError: two names are equal, or differ only by case or Unicode form.
         """
         self._tools: dict[str, Tool] = {}
         seen: dict[str, str] = {}
@@ -229,13 +221,13 @@ class ToolSet:
         return [tool.schema for tool in self]
 
     def bind(self, call: ToolCall) -> BoundCall | BadCall:
-        """Checks a call, and gives it its own copy of the arguments.
+        """Check a call, and give it its own copy of the arguments.
 
         Args:
-            call: what the model asked for; it is not changed.
+          call: what the model asked for; it is not changed.
 
         Returns:
-            The call to make, or the text that tells the model what is wrong with it.
+          The call to make, or the text that tells the model what is wrong with it.
         """
         tool = self._tools.get(call.name) if isinstance(call.name, str) else None
         if tool is None:
@@ -255,16 +247,16 @@ class ToolSet:
 
 
 def to_tool(value: Any) -> Tool:
-    """Makes a tool of what a user may put in a list of tools.
+    """Make a tool of what a user may put in a list of tools.
 
     Args:
-        value: a `Tool`, a function or method, or an instance with `__call__`.
+      value: a `Tool`, a function or method, or an instance with `__call__`.
 
     Returns:
-        The tool.
+      The tool.
 
     Raises:
-        ValueError: it is none of these.
+      ValueError: it is none of these.
     """
     if isinstance(value, Tool):
         return value

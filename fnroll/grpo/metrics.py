@@ -15,35 +15,33 @@ class LossMetrics:
     """Numbers about one call of the loss; all are `[]` tensors without gradient, 0 where no token counts.
 
     Shares and means are over the tokens of the loss mask.
-
-    Attributes:
-      policy_loss: the loss without the KL term.
-      kl_loss: the KL term, its coefficient applied; the two add up to the loss.
-      clip_low: share clipped at `1 - clip_low`, the bound in force: a PPO token is counted only if its
-        advantage is negative, so that the clip takes its gradient.
-      clip_high: share clipped at `1 + clip_high`; PPO: only where the advantage is positive.
-      clip_dual: share clipped at `dual_clip`.
-      ratio_mean: mean ratio, of the record where ratios are of records.
-      ratio_max: largest ratio.
-      share_bounded: share whose log-ratio left the bound within which `exp` is taken.
-      kl_old: nats, mean of `old_log_probs - log_probs`, which estimates KL(old || policy).
-      kl_ref: nats, mean of the chosen estimate against the reference; None without one.
-      num_tokens: int64, tokens of the mask.
-      num_records: int64, records with one of them.
     """
 
     policy_loss: Tensor
+    """The loss without the KL term."""
     kl_loss: Tensor
+    """The KL term, its coefficient applied; the two add up to the loss."""
     clip_low: Tensor
+    """Share clipped at `1 - clip_low`, the bound in force: a PPO token is counted only if its advantage
+    is negative, so that the clip takes its gradient."""
     clip_high: Tensor
+    """Share clipped at `1 + clip_high`; PPO: only where the advantage is positive."""
     clip_dual: Tensor
+    """Share clipped at `dual_clip`."""
     ratio_mean: Tensor
+    """Mean ratio, of the record where ratios are of records."""
     ratio_max: Tensor
+    """Largest ratio."""
     share_bounded: Tensor
+    """Share whose log-ratio left the bound within which `exp` is taken."""
     kl_old: Tensor
+    """Nats, mean of `old_log_probs - log_probs`, which estimates KL(old || policy)."""
     kl_ref: Tensor | None
+    """Nats, mean of the chosen estimate against the reference; None without one."""
     num_tokens: Tensor
+    """Int64, tokens of the mask."""
     num_records: Tensor
+    """Int64, records with one of them."""
 
 
 def masked_mean(values: Tensor, loss_mask: Tensor) -> Tensor:

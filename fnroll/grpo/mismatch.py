@@ -25,26 +25,22 @@ QUANTILES = (0.0, 0.01, 0.25, 0.5, 0.75, 0.99, 1.0)
 
 @pytree
 class MismatchMetrics:
-    """How far trainer and rollout disagree; tensors without gradient, 0 where no token counts.
-
-    Attributes:
-      ratio_quantiles: `[7]`, of the ratio over tokens, at `QUANTILES`.
-      kl_k1: `[]` nats, estimate of KL(rollout || trainer), of either sign.
-      kl_k3: `[]` nats, the same, never negative.
-      effective_sample_size: `[]` in (0, 1], share of the tokens that equal weights would need to be worth
-        the same.
-      share_above: `[]` share of tokens whose ratio is above `upper`.
-      share_below: `[]` share of tokens whose ratio is below `lower`.
-      num_tokens: `[]` int64.
-    """
+    """How far trainer and rollout disagree; tensors without gradient, 0 where no token counts."""
 
     ratio_quantiles: Tensor
+    """`[7]`, of the ratio over tokens, at `QUANTILES`."""
     kl_k1: Tensor
+    """`[]` nats, estimate of KL(rollout || trainer), of either sign."""
     kl_k3: Tensor
+    """`[]` nats, the same, never negative."""
     effective_sample_size: Tensor
+    """`[]` in (0, 1], share of the tokens that equal weights would need to be worth the same."""
     share_above: Tensor
+    """`[]` share of tokens whose ratio is above `upper`."""
     share_below: Tensor
+    """`[]` share of tokens whose ratio is below `lower`."""
     num_tokens: Tensor
+    """`[]` int64."""
 
 
 def importance_weights(

@@ -15,14 +15,12 @@ class Segments:
     Example of three records in one row of eight, the last two positions padding::
 
         record  0 0 0 1 1 2 0 0     num_records = 3
-
-    Attributes:
-      record: `[R, T]` int64 in `[0, num_records)`; positions that the loss mask hides may hold any of them.
-      num_records: N, how many records the batch holds.
     """
 
     record: Tensor
+    """`[R, T]` int64 in `[0, num_records)`; positions that the loss mask hides may hold any of them."""
     num_records: int = static()
+    """N, how many records the batch holds."""
 
 
 def count_records(like: Tensor, segments: Segments | None) -> int:

@@ -42,38 +42,35 @@ class LogError(ValueError):
 
 @dataclass(frozen=True)
 class ToolEvent:
-    """One call and what came back.
-
-    Attributes:
-        key: the record and the turn.
-        call: the call's index in its turn.
-        name: the tool's name as the model wrote it; None for a part that could not be parsed.
-        arguments: as the model wrote them; None for a part that could not be parsed.
-        result: what the model read.
-    """
+    """One call and what came back."""
 
     key: TurnKey
+    """The record and the turn."""
     call: int
+    """The call's index in its turn."""
     name: str | None
+    """The tool's name as the model wrote it; None for a part that could not be parsed."""
     arguments: Any
+    """As the model wrote them; None for a part that could not be parsed."""
     result: ToolResult
+    """What the model read."""
 
 
 def turn_events(
     key: TurnKey, calls: Sequence[ToolCall | ParseError], results: Sequence[ToolResult]
 ) -> tuple[ToolEvent, ...]:
-    """Pairs the calls of a turn with their results.
+    """Pair the calls of a turn with their results.
 
     Args:
-        key: the record and the turn.
-        calls: as submitted.
-        results: as they came back, in the order of the calls.
+      key: the record and the turn.
+      calls: as submitted.
+      results: as they came back, in the order of the calls.
 
     Returns:
-        One event per call.
+      One event per call.
 
     Raises:
-        ValueError: the numbers differ.
+      ValueError: the numbers differ.
     """
     events = []
     for index, (call, result) in enumerate(zip(calls, results, strict=True)):
@@ -86,29 +83,29 @@ class EffectLog:
     """An append-only file of tool events, one JSON object a line, whole lines only."""
 
     def __init__(self, file: BinaryIO, path: Path) -> None:
-        """Wraps an open file; use `EffectLog.open`.
+        """Wrap an open file; use `EffectLog.open`.
 
         Args:
-            file: unbuffered, at its end.
-            path: for messages.
+          file: unbuffered, at its end.
+          path: for messages.
         """
         self._file = file
         self.path = path
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> EffectLog:
-        """Opens a log for writing; an existing one is continued.
+        """Open a log for writing; an existing one is continued.
 
         A last line without its end, which a crash left behind, is cut off.
 
         Args:
-            path: the file; its folder must exist.
+          path: the file; its folder must exist.
 
         Returns:
-            The log.
+          The log.
 
         Raises:
-            LogError: the file is something else or damaged.
+          LogError: the file is something else or damaged.
         """
         path = Path(path)
         if path.exists():
@@ -123,19 +120,19 @@ class EffectLog:
         return log
 
     def write(self, *events: ToolEvent) -> None:
-        """Appends events, the whole group by one write, and hands them to the operating system at once.
+        """Append events, the whole group by one write, and hand them to the operating system at once.
 
         Args:
-            events: best all events of a turn together, so that a crash keeps either all or none of them.
+          events: best all events of a turn together, so that a crash keeps either all or none of them.
         """
         self._append(*map(_to_line, events))
 
     def write_calls(self, key: TurnKey, calls: Sequence[ToolCall | ParseError]) -> None:
-        """Appends the calls of a turn before they run: what a crash leaves of a turn that got no results.
+        """Append the calls of a turn before they run: what a crash leaves of a turn that got no results.
 
         Args:
-            key: the record and the turn.
-            calls: as submitted.
+          key: the record and the turn.
+          calls: as submitted.
         """
         unanswered = [ToolResult("", "ok", 0.0)] * len(calls)
         for event in turn_events(key, calls, unanswered):
@@ -150,7 +147,7 @@ class EffectLog:
             data = data[self._file.write(data) :]
 
     def close(self) -> None:
-        """Closes the file."""
+        """Close the file."""
         self._file.close()
 
     def __enter__(self) -> EffectLog:
@@ -163,19 +160,19 @@ class EffectLog:
 
 
 def read_log(path: str | os.PathLike[str]) -> Mapping[TurnKey, tuple[ToolEvent, ...]]:
-    """Reads a log.
+    """Read a log.
 
     A last line without its end is ignored: the writer was stopped in it. A turn that is logged twice, because
     it was run again after a crash, counts as it was logged last.
 
     Args:
-        path: the file.
+      path: the file.
 
     Returns:
-        The events of each turn, in the order of its calls; each holds a `result`.
+      The events of each turn, in the order of its calls; each holds a `result`.
 
     Raises:
-        LogError: any other damage, with the line's number.
+      LogError: any other damage, with the line's number.
     """
     turns: dict[TurnKey, dict[int, ToolEvent]] = {}
     with open(path, "rb") as file:
@@ -203,26 +200,26 @@ def read_log(path: str | os.PathLike[str]) -> Mapping[TurnKey, tuple[ToolEvent, 
 
 
 def place(key: TurnKey, call: int) -> str:
-    """Names a call in messages.
+    """Name a call in messages.
 
     Args:
-        key: the record and the turn.
-        call: the call's index.
+      key: the record and the turn.
+      call: the call's index.
 
     Returns:
-        For example `prompt 7, sample 0, turn 2, call 1`.
+      For example `prompt 7, sample 0, turn 2, call 1`.
     """
     return f"prompt {key.prompt_id!r}, sample {key.sample}, turn {key.turn}, call {call}"
 
 
 def canonical(arguments: Any) -> str:
-    """Writes arguments so that equal ones have equal texts, NaN and the type of numbers included.
+    """Write arguments so that equal ones have equal texts, NaN and the type of numbers included.
 
     Args:
-        arguments: of a call.
+      arguments: of a call.
 
     Returns:
-        JSON with sorted keys.
+      JSON with sorted keys.
     """
     return json.dumps(json.loads(json.dumps(arguments, default=repr)), sort_keys=True)
 

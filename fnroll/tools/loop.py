@@ -11,14 +11,14 @@ from typing import Any
 
 
 def start_daemon(function: Callable[[], object], name: str) -> threading.Thread:
-    """Runs a function in a new thread that does not keep the interpreter alive.
+    """Run a function in a new thread that does not keep the interpreter alive.
 
     Args:
-        function: what to run.
-        name: the thread's name.
+      function: what to run.
+      name: the thread's name.
 
     Returns:
-        The started thread.
+      The started thread.
     """
     thread = threading.Thread(target=function, name=name, daemon=True)
     thread.start()
@@ -33,15 +33,15 @@ class DaemonExecutor(ThreadPoolExecutor):
     """
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Starts a job.
+        """Start a job.
 
         Args:
-            function: what to run.
-            args: its positional arguments.
-            kwargs: its keyword arguments.
+          function: what to run.
+          args: its positional arguments.
+          kwargs: its keyword arguments.
 
         Returns:
-            A future of the job's result; StopIteration arrives as RuntimeError, as in a coroutine.
+          A future of the job's result; StopIteration arrives as RuntimeError, as in a coroutine.
         """
         future: Future[Any] = Future()
         start_daemon(functools.partial(_fulfil, future, function, args, kwargs), "fnroll-tool-job")
@@ -67,7 +67,7 @@ class BackgroundLoop:
     """An asyncio loop that runs in a daemon thread until it is closed."""
 
     def __init__(self) -> None:
-        """Starts the thread."""
+        """Start the thread."""
         self._loop = asyncio.new_event_loop()
         self._loop.set_default_executor(DaemonExecutor())
         # What a tool's forgotten tasks raise is nobody's result, and a training log is no place for it.
@@ -86,10 +86,10 @@ class BackgroundLoop:
         self._loop.close()
 
     def call(self, function: Callable[[], object]) -> None:
-        """Runs a function on the loop's thread, soon; does nothing once the loop has ended.
+        """Run a function on the loop's thread, soon; does nothing once the loop has ended.
 
         Args:
-            function: must not block.
+          function: must not block.
         """
         try:
             self._loop.call_soon_threadsafe(function)
@@ -98,32 +98,32 @@ class BackgroundLoop:
                 raise
 
     def create_task(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Starts a task; only from the loop's own thread.
+        """Start a task; only from the loop's own thread.
 
         Args:
-            coroutine: must not raise.
+          coroutine: must not raise.
 
         Returns:
-            The task.
+          The task.
         """
         return self._loop.create_task(coroutine)
 
     def stop(self, timeout: float) -> None:
-        """Begins the end: cancels all tasks and lets them clean up; does not wait.
+        """Begin the end: cancel all tasks and let them clean up; do not wait.
 
         Args:
-            timeout: seconds that the tasks have for that.
+          timeout: seconds that the tasks have for that.
         """
         self.call(lambda: self._loop.create_task(self._shutdown(timeout)))
 
     def join(self, timeout: float) -> bool:
-        """Waits for the thread to end; one that is stuck is left behind as a daemon.
+        """Wait for the thread to end; one that is stuck is left behind as a daemon.
 
         Args:
-            timeout: most seconds to wait.
+          timeout: most seconds to wait.
 
         Returns:
-            Whether the thread has ended.
+          Whether the thread has ended.
         """
         self._thread.join(timeout)
         return not self._thread.is_alive()

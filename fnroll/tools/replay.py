@@ -20,26 +20,26 @@ class ReplayRunner:
     """Has the interface of `ToolRunner`, and gives what the log holds, at once."""
 
     def __init__(self, log: str | os.PathLike[str] | Mapping[TurnKey, tuple[ToolEvent, ...]]) -> None:
-        """Reads the log.
+        """Read the log.
 
         Args:
-            log: a path, or what `read_log` gave.
+          log: a path, or what `read_log` gave.
 
         Raises:
-            LogError: the file is damaged.
+          LogError: the file is damaged.
         """
         self._log = log if isinstance(log, Mapping) else read_log(log)
         self._finished: dict[Hashable, tuple[ToolResult, ...]] = {}
 
     def submit(self, key: Hashable, calls: Sequence[ToolCall | ParseError]) -> None:
-        """Looks up all calls of one turn.
+        """Look up all calls of one turn.
 
         Args:
-            key: prompt id, sample and turn, as a `TurnKey` or a tuple.
-            calls: must equal those that were logged.
+          key: prompt id, sample and turn, as a `TurnKey` or a tuple.
+          calls: must equal those that were logged.
 
         Raises:
-            ReplayError: a call is missing in the log or differs from it.
+          ReplayError: a call is missing in the log or differs from it.
         """
         if not isinstance(key, tuple) or not 3 <= len(key) <= 5:
             raise ReplayError(f"ReplayRunner: the key must be a TurnKey or as long, but is {key!r}.")
@@ -56,36 +56,36 @@ class ReplayRunner:
         self._finished[key] = tuple(results)
 
     def ready(self) -> list[tuple[Hashable, tuple[ToolResult, ...]]]:
-        """Takes all submitted turns.
+        """Take all submitted turns.
 
         Returns:
-            Key and results of each, in the order of `submit`.
+          Key and results of each, in the order of `submit`.
         """
         finished = list(self._finished.items())
         self._finished.clear()
         return finished
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Tells whether `ready` has something to give; never waits.
+        """Tell whether `ready` has something to give; never waits.
 
         Args:
-            timeout: ignored.
+          timeout: ignored.
 
         Returns:
-            Whether there is something.
+          Whether there is something.
         """
         return bool(self._finished)
 
     def cancel(self, key: Hashable) -> None:
-        """Forgets a turn; an unknown key is ignored.
+        """Forget a turn; an unknown key is ignored.
 
         Args:
-            key: as given to `submit`.
+          key: as given to `submit`.
         """
         self._finished.pop(key, None)
 
     def close(self) -> None:
-        """Forgets all turns."""
+        """Forget all turns."""
         self._finished.clear()
 
     def __enter__(self) -> ReplayRunner:
@@ -100,15 +100,15 @@ class ReplayRunner:
 def recall(
     known: Mapping[TurnKey, tuple[ToolEvent, ...]], key: TurnKey, calls: Sequence[ToolCall | ParseError]
 ) -> tuple[ToolResult, ...] | None:
-    """Looks up what the calls of a turn gave before.
+    """Look up what the calls of a turn gave before.
 
     Args:
-        known: what `read_log` gave.
-        key: the record and the turn.
-        calls: as they are made now.
+      known: what `read_log` gave.
+      key: the record and the turn.
+      calls: as they are made now.
 
     Returns:
-        The results, in the order of the calls; None if not all of these very calls are known.
+      The results, in the order of the calls; None if not all of these very calls are known.
     """
     logged = known.get(key, ())
     if len(logged) != len(calls):

@@ -14,51 +14,45 @@ RESULT_STATUSES: tuple[str, ...] = get_args(ResultStatus)
 
 @dataclass(frozen=True)
 class ToolResult:
-    """The answer to one tool call.
-
-    Attributes:
-        text: what the model reads.
-        status: "ok" if the tool gave a result; otherwise why not, and `text` says more.
-        seconds: how long the tool ran, in seconds; 0 if it did not.
-    """
+    """The answer to one tool call."""
 
     text: str
+    """What the model reads."""
     status: ResultStatus
+    """`ok` if the tool gave a result; otherwise why not, and `text` says more."""
     seconds: float
+    """How long the tool ran, in seconds; 0 if it did not."""
 
 
 class TurnKey(NamedTuple):
-    """Which turn of which record calls for tools.
-
-    Attributes:
-        prompt_id: the prompt's identity.
-        sample: the index among the samples of this prompt.
-        turn: the turn's index in the record.
-        seed: of the run; with the step it keeps the runs of one log apart.
-        step: of the training loop.
-    """
+    """Which turn of which record calls for tools."""
 
     prompt_id: int | str
+    """The prompt's identity."""
     sample: int
+    """The index among the samples of this prompt."""
     turn: int
+    """The turn's index in the record."""
     seed: int = 0
+    """Of the run; with the step it keeps the runs of one log apart."""
     step: int = 0
+    """Of the training loop."""
 
 
 class Runner(Protocol):
     """Who answers the tool calls of turns: by running them, or from a log."""
 
     def submit(self, key: Hashable, calls: Sequence[ToolCall | ParseError]) -> None:
-        """Starts all calls of one turn, without waiting for them."""
+        """Start all calls of one turn, without waiting for them."""
 
     def ready(self) -> list[tuple[Hashable, tuple[ToolResult, ...]]]:
-        """Takes the turns whose every call is answered, results in call order."""
+        """Take the turns whose every call is answered, results in call order."""
 
     def wait(self, timeout: float | None = None) -> bool:
         """Waits, at most `timeout` seconds, until `ready` has something to give."""
 
     def cancel(self, key: Hashable) -> None:
-        """Forgets a turn."""
+        """Forget a turn."""
 
     def close(self) -> None:
-        """Ends all calls."""
+        """End all calls."""

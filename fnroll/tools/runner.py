@@ -69,15 +69,15 @@ class ToolRunner:
     def __init__(
         self, tools: ToolSet, *, max_concurrent_tools: int = 32, tool_timeout_s: float | None = 60.0
     ) -> None:
-        """Prepares to run; no thread is started before the first call.
+        """Prepare to run; no thread is started before the first call.
 
         Args:
-            tools: what the model may call.
-            max_concurrent_tools: most calls that run at the same time; the others wait in order.
-            tool_timeout_s: seconds that each call may run, its wait for a slot not counted; None: no limit.
+          tools: what the model may call.
+          max_concurrent_tools: most calls that run at the same time; the others wait in order.
+          tool_timeout_s: seconds that each call may run, its wait for a slot not counted; None: no limit.
 
         Raises:
-            ValueError: a limit is not positive.
+          ValueError: a limit is not positive.
         """
         if isinstance(max_concurrent_tools, bool) or not isinstance(max_concurrent_tools, int):
             raise ValueError(
@@ -104,15 +104,15 @@ class ToolRunner:
         atexit.register(self.close)
 
     def submit(self, key: Hashable, calls: Sequence[ToolCall | ParseError]) -> None:
-        """Starts all calls of one turn.
+        """Start all calls of one turn.
 
         Args:
-            key: names the turn in `ready` and `cancel`.
-            calls: in the order in which the results are wanted; a parse error is answered with its own text.
+          key: names the turn in `ready` and `cancel`.
+          calls: in the order in which the results are wanted; a parse error is answered with its own text.
 
         Raises:
-            RuntimeError: the runner is closed.
-            ValueError: the key is in use.
+          RuntimeError: the runner is closed.
+          ValueError: the key is in use.
         """
         turn = _Turn(key, [None] * len(calls))
         started = []
@@ -139,10 +139,10 @@ class ToolRunner:
         return ToolResult(answer.text, answer.status, 0.0) if isinstance(answer, BadCall) else answer
 
     def ready(self) -> list[tuple[Hashable, tuple[ToolResult, ...]]]:
-        """Takes the turns whose every call has ended; never waits.
+        """Take the turns whose every call has ended; never waits.
 
         Returns:
-            Key and results of each, the results in the order of the calls. A turn is returned once.
+          Key and results of each, the results in the order of the calls. A turn is returned once.
         """
         with self._changed:
             self._expire()
@@ -153,13 +153,13 @@ class ToolRunner:
         return [(turn.key, tuple(result for result in turn.results if result)) for turn in turns]
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Waits until `ready` has something to give.
+        """Wait until `ready` has something to give.
 
         Args:
-            timeout: most seconds to wait; None: as long as it takes.
+          timeout: most seconds to wait; None: as long as it takes.
 
         Returns:
-            Whether there is something; False at once if no turn is in flight.
+          Whether there is something; False at once if no turn is in flight.
         """
         end = math.inf if timeout is None else time.monotonic() + timeout
         with self._changed:
@@ -171,10 +171,10 @@ class ToolRunner:
                 self._changed.wait(min(end - now, self._next_deadline(now), threading.TIMEOUT_MAX))
 
     def cancel(self, key: Hashable) -> None:
-        """Forgets a turn and ends its calls; an unknown key is ignored.
+        """Forget a turn and end its calls; an unknown key is ignored.
 
         Args:
-            key: as given to `submit`.
+          key: as given to `submit`.
         """
         with self._changed:
             turn = self._turns.pop(key, None)
@@ -188,7 +188,7 @@ class ToolRunner:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Ends all calls and the event loop; takes a few seconds at most, and may be called twice."""
+        """End all calls and the event loop; takes a few seconds at most, and may be called twice."""
         with self._changed:
             self._is_closed = True
             self._turns.clear()
@@ -238,14 +238,14 @@ class ToolRunner:
             self._settle(call, Output(_error_text(call, error), True))
 
     def _post(self, call: _Call) -> None:
-        """Hands a call to the event loop."""
+        """Hand a call to the event loop."""
         if not self._loops:
             self._loops.append(BackgroundLoop())
         call.loop, call.posted = self._loops[-1], time.monotonic()
         call.loop.call(functools.partial(self._begin, call, call.loop))
 
     def _settle(self, call: _Call, output: Output, status: ResultStatus | None = None) -> None:
-        """Records how a call ended. Only the first end counts, and what ends too late is a timeout."""
+        """Record how a call ended. Only the first end counts, and what ends too late is a timeout."""
         if call.is_settled:
             return
         call.is_settled = True
@@ -268,7 +268,7 @@ class ToolRunner:
             self._changed.notify_all()
 
     def _abandon(self, call: _Call) -> None:
-        """Takes a call out of the running ones, whatever its tool still does."""
+        """Take a call out of the running ones, whatever its tool still does."""
         call.is_settled = True
         self._running.discard(call)
         self._end_task(call)

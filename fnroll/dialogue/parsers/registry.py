@@ -53,5 +53,5 @@ def get_parser(name: str) -> Parser:
 
 
 def parser_names() -> tuple[str, ...]:
-    """Names of all known parsers, sorted; none is loaded."""
+    """Name of all known parsers, sorted; none is loaded."""
     return tuple(sorted({*_parsers, *(point.name for point in entry_points(group=ENTRY_POINTS))}))

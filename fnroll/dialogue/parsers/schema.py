@@ -75,7 +75,7 @@ def _number(text: str, types: set[str]) -> int | float | None:
 
 
 def _types(schema: Mapping[str, Any], root: Mapping[str, Any], seen: set[str]) -> Iterator[str]:
-    """Names of all JSON types that a schema admits; none if it does not say.
+    """Name of all JSON types that a schema admits; none if it does not say.
 
     `seen` are the references followed so far: a recursive schema refers to itself.
     """

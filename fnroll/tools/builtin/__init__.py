@@ -13,16 +13,16 @@ BUILTIN_TOOLS: dict[str, Callable[[], Tool]] = {"calculator": calculator_tool, "
 
 
 def get_tool(name: str) -> Tool:
-    """Makes a built-in tool.
+    """Make a built-in tool.
 
     Args:
-        name: one of `BUILTIN_TOOLS`.
+      name: one of `BUILTIN_TOOLS`.
 
     Returns:
-        A new tool with its default limits.
+      A new tool with its default limits.
 
     Raises:
-        ValueError: there is no such tool.
+      ValueError: there is no such tool.
     """
     if name not in BUILTIN_TOOLS:
         raise ValueError(

@@ -18,11 +18,11 @@ def calculator(expression: str) -> str:
     """Computes an arithmetic expression exactly, with integers, decimals and fractions.
 
     Args:
-        expression: for example "(1.1 + 2.2) * 3" or "2**64 // 7"; operators + - * / // % ** and parentheses;
-            functions abs, min, max, round, floor, ceil, sqrt, gcd, lcm, factorial
+      expression: for example "(1.1 + 2.2) * 3" or "2**64 // 7"; operators + - * / // % ** and parentheses;
+        functions abs, min, max, round, floor, ceil, sqrt, gcd, lcm, factorial
 
     Returns:
-        The value.
+      The value.
     """
     try:
         return value_text(evaluate(expression))
@@ -31,23 +31,23 @@ def calculator(expression: str) -> str:
 
 
 def calculator_tool() -> Tool:
-    """Makes the tool.
+    """Make the tool.
 
     Returns:
-        A tool with the one argument `expression`.
+      A tool with the one argument `expression`.
     """
     return Tool.from_function(calculator)
 
 
 def value_text(value: Value) -> str:
-    """Writes the value of an expression.
+    """Write the value of an expression.
 
     Args:
-        value: a rational and whether it is exact.
+      value: a rational and whether it is exact.
 
     Returns:
-        An integer; a decimal if it ends within 30 places; otherwise `1/3 (approximately 0.333333333333333)`.
-        A value that is not exact is `approximately 1.4142135623731`, 15 significant digits.
+      An integer; a decimal if it ends within 30 places; otherwise `1/3 (approximately 0.333333333333333)`.
+      A value that is not exact is `approximately 1.4142135623731`, 15 significant digits.
     """
     number = value.number
     if not value.is_exact:

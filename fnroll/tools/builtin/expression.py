@@ -35,15 +35,12 @@ class CalculatorError(ValueError):
 
 
 class Value(NamedTuple):
-    """The value of an expression.
-
-    Attributes:
-        number: the value, exact unless `is_exact` says otherwise.
-        is_exact: False if an irrational square root was rounded on the way.
-    """
+    """The value of an expression."""
 
     number: Fraction
+    """The value, exact unless `is_exact` says otherwise."""
     is_exact: bool
+    """False if an irrational square root was rounded on the way."""
 
 
 class _Token(NamedTuple):
@@ -53,20 +50,20 @@ class _Token(NamedTuple):
 
 
 def evaluate(expression: str) -> Value:
-    """Computes the value of an expression.
+    """Compute the value of an expression.
 
     The operators are those of Python with their precedence: `+ - * / // % **`, signs and parentheses. Numbers
     are integers or decimals, and are exact. The functions are abs, min, max, round, floor, ceil, sqrt, gcd,
     lcm and factorial.
 
     Args:
-        expression: at most 1000 characters.
+      expression: at most 1000 characters.
 
     Returns:
-        The value.
+      The value.
 
     Raises:
-        CalculatorError: the text is no expression, or its value is too large or does not exist.
+      CalculatorError: the text is no expression, or its value is too large or does not exist.
     """
     if len(expression) > MAX_LENGTH:
         raise CalculatorError(
@@ -293,14 +290,14 @@ _FUNCTIONS: dict[str, tuple[int, int, _Function]] = {
 
 
 def decimal_text(number: Fraction, digits: int) -> str:
-    """Rounds a rational to a decimal text, half to even.
+    """Round a rational to a decimal text, half to even.
 
     Args:
-        number: any rational.
-        digits: significant digits.
+      number: any rational.
+      digits: significant digits.
 
     Returns:
-        Without trailing zeros; very large and very small ones with an exponent.
+      Without trailing zeros; very large and very small ones with an exponent.
     """
     with localcontext() as context:
         context.prec, context.rounding = digits, ROUND_HALF_EVEN

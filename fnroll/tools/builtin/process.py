@@ -48,21 +48,18 @@ os.execv(program[0], program)
 
 @dataclass(frozen=True)
 class ProcessLimits:
-    """What one program may use.
-
-    Attributes:
-        seconds: wall time, and processor time of each process.
-        memory_bytes: address space of each process.
-        processes: processes at one time, the program's own included.
-        output_bytes: output that is kept; the middle of a longer one is left out.
-        file_bytes: size of each file that is written.
-    """
+    """What one program may use."""
 
     seconds: float = 10.0
+    """Wall time, and processor time of each process."""
     memory_bytes: int = 1 << 30
+    """Address space of each process."""
     processes: int = 32
+    """Processes at one time, the program's own included."""
     output_bytes: int = 1 << 16
+    """Output that is kept; the middle of a longer one is left out."""
     file_bytes: int = 64 << 20
+    """Size of each file that is written."""
 
     def __post_init__(self) -> None:
         if isinstance(self.seconds, bool) or not 0 < self.seconds < math.inf:
@@ -82,17 +79,14 @@ class ProcessLimits:
 
 @dataclass(frozen=True)
 class Finished:
-    """How a program ended.
-
-    Attributes:
-        output: standard output and standard error, in the order written.
-        exit_code: as the shell has it; negative: the signal that ended it; None: it was stopped at a limit.
-        limit: which limit, as words; None if the program ended by itself.
-    """
+    """How a program ended."""
 
     output: str
+    """Standard output and standard error, in the order written."""
     exit_code: int | None
+    """As the shell has it; negative: the signal that ended it; None: it was stopped at a limit."""
     limit: str | None
+    """Which limit, as words; None if the program ended by itself."""
 
 
 class _Output:
@@ -120,14 +114,14 @@ class _Output:
 
 
 async def run_program(code: str, limits: ProcessLimits) -> Finished:
-    """Runs a Python program, and kills it with all its descendants at a limit, at its end or when cancelled.
+    """Run a Python program, and kill it with all its descendants at a limit, at its end or when cancelled.
 
     Args:
-        code: the program.
-        limits: what it may use.
+      code: the program.
+      limits: what it may use.
 
     Returns:
-        Its output and how it ended.
+      Its output and how it ended.
     """
     folder = Path(tempfile.mkdtemp(prefix="fnroll-tool-")).resolve()
     try:
@@ -219,7 +213,7 @@ def _user_tasks() -> int | None:
 
 
 async def _watch(pid: int, pipe: int, output: _Output, limits: ProcessLimits) -> str | None:
-    """Reads the output until the program ends or passes a limit, which is returned as words."""
+    """Read the output until the program ends or passes a limit, which is returned as words."""
     end, pause = time.monotonic() + limits.seconds, _POLL_FIRST_S
     while True:
         pause = min(2 * pause, _POLL_MOST_S)
@@ -238,7 +232,7 @@ async def _watch(pid: int, pipe: int, output: _Output, limits: ProcessLimits) ->
 
 
 def _drain(pipe: int, output: _Output) -> bool:
-    """Reads one piece; False if there is none now."""
+    """Read one piece; False if there is none now."""
     try:
         data = os.read(pipe, _READ_BYTES)
     except BlockingIOError:
@@ -262,7 +256,7 @@ def _descendants(pid: int, most: int) -> list[int]:
 
 
 def _kill(pid: int, cookie: str) -> None:
-    """Kills the process group, and then whoever left it, whom the environment gives away."""
+    """Kill the process group, and then whoever left it, whom the environment gives away."""
     _signal(os.killpg, pid)
     for _ in range(_KILL_ROUNDS):
         # A process that forks between two rounds is found in the next.

@@ -18,13 +18,13 @@ class PythonTool:
     """
 
     def __init__(self, limits: ProcessLimits | None = None) -> None:
-        """Prepares to run.
+        """Prepare to run.
 
         Args:
-            limits: of each call; None: the defaults of `ProcessLimits`.
+          limits: of each call; None: the defaults of `ProcessLimits`.
 
         Raises:
-            RuntimeError: this system has no process groups.
+          RuntimeError: this system has no process groups.
         """
         if os.name != "posix":
             raise RuntimeError(
@@ -36,22 +36,22 @@ class PythonTool:
         """Runs a Python program in a new process and returns what it prints.
 
         Args:
-            code: the program; use print() for what you want to see, nothing is kept between calls
+          code: the program; use print() for what you want to see, nothing is kept between calls
 
         Returns:
-            Standard output and standard error.
+          Standard output and standard error.
         """
         return _text(await run_program(code, self.limits))
 
 
 def python_tool(limits: ProcessLimits | None = None) -> Tool:
-    """Makes the tool.
+    """Make the tool.
 
     Args:
-        limits: of each call; None: the defaults of `ProcessLimits`.
+      limits: of each call; None: the defaults of `ProcessLimits`.
 
     Returns:
-        A tool with the one argument `code`.
+      A tool with the one argument `code`.
     """
     return Tool.from_object(PythonTool(limits), name="python")
 
