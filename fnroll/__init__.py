@@ -10,13 +10,15 @@ if TYPE_CHECKING:
     from fnroll.dialogue.tool import Tool, ToolError, ToolSet
     from fnroll.grpo import group_advantages, grpo_policy_loss, old_log_probs_from_rollout
     from fnroll.records.batch import RolloutBatch, RolloutRequest
-    from fnroll.records.files.state import load, save
+    from fnroll.records.files.state import load_state as load
+    from fnroll.records.files.state import save_state as save
     from fnroll.records.prompt import read_prompts
     from fnroll.records.record import Reason, RolloutRecord, Status
-    from fnroll.records.training import TrainingBatch, score, to_training
+    from fnroll.records.training import TrainingBatch, to_training
     from fnroll.rollout.driver.profile import Profile
     from fnroll.rollout.generate import generate
     from fnroll.rollout.rollout import Rollout, RolloutInterrupted
+    from fnroll.rollout.score import score
 
 __version__ = "0.1.0"
 
@@ -72,11 +74,11 @@ _MODULES = {
     "generate": "fnroll.rollout.generate",
     "group_advantages": "fnroll.grpo",
     "grpo_policy_loss": "fnroll.grpo",
-    "load": "fnroll.records.files.state",
+    "load": "fnroll.records.files.state:load_state",
     "old_log_probs_from_rollout": "fnroll.grpo",
     "read_prompts": "fnroll.records.prompt",
-    "save": "fnroll.records.files.state",
-    "score": "fnroll.records.training",
+    "save": "fnroll.records.files.state:save_state",
+    "score": "fnroll.rollout.score",
     "to_training": "fnroll.records.training",
 }
 
@@ -84,7 +86,8 @@ _MODULES = {
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_MODULES[name]), name)
+    module, _, own_name = _MODULES[name].partition(":")
+    value = getattr(import_module(module), own_name or name)
     globals()[name] = value
     return value
 

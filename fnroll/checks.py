@@ -38,21 +38,27 @@ def check_int(
 
 
 def check_number(
-    owner: str, name: str, value: Any, *, above: float, most: float = math.inf, open_: bool = False,
-    optional: bool = False,
+    owner: str, name: str, value: Any, *, least: float = -math.inf, above: float = -math.inf,
+    most: float = math.inf, infinite: bool = False, optional: bool = False,
 ) -> None:  # fmt: skip
-    """Require a finite number in `[above, most]`, or in `(above, most]` when `open_`."""
+    """Require a finite number of at least `least`, above `above` and at most `most`; never NaN.
+
+    `infinite` lets infinity pass as a number, where a bound may be none.
+    """
     if optional and value is None:
         return
-    if not is_finite(value) or value > most or value < above or (open_ and value == above):
-        bound = f"{'above' if open_ else 'at least'} {above:g}"
+    is_number = is_finite(value) or (infinite and value == math.inf)
+    if not is_number or not (least <= value <= most and above < value):
+        bound = f" at least {least:g}" if least > -math.inf else ""
+        bound += f" above {above:g}" if above > -math.inf else ""
         bound += f" and at most {most:g}" if most < math.inf else ""
-        fail(owner, name, value, f"a finite number {bound}" + (", or None" if optional else ""))
+        kind = "a number" if infinite else "a finite number"
+        fail(owner, name, value, kind + bound + (", or None" if optional else ""))
 
 
-def check_choice(owner: str, name: str, value: Any, choices: Collection[str]) -> None:
-    """Require one of the given words."""
-    if not isinstance(value, str) or value not in choices:
+def check_choice(owner: str, name: str, value: Any, choices: Collection[Any]) -> None:
+    """Require one of the given words or numbers."""
+    if not isinstance(value, str | int) or value not in choices:
         fail(owner, name, value, f"one of {', '.join(map(repr, choices))}")
 
 

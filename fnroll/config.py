@@ -50,11 +50,11 @@ class SamplingConfig:
 
     def __post_init__(self) -> None:
         name = type(self).__name__
-        check_number(name, "temperature", self.temperature, above=0, most=_MOST)
+        check_number(name, "temperature", self.temperature, least=0, most=_MOST)
         check_int(name, "top_k", self.top_k, least=0)
-        check_number(name, "top_p", self.top_p, above=0, most=1, open_=True)
+        check_number(name, "top_p", self.top_p, above=0, most=1)
         penalty = self.repetition_penalty
-        check_number(name, "repetition_penalty", penalty, above=1 / _MOST, most=_MOST, optional=True)
+        check_number(name, "repetition_penalty", penalty, least=1 / _MOST, most=_MOST, optional=True)
         check_int(name, "max_new_tokens", self.max_new_tokens, least=1, optional=True)
         check_int(name, "max_new_tokens_per_turn", self.max_new_tokens_per_turn, least=1, optional=True)
         check_int(name, "max_tool_output_chars", self.max_tool_output_chars, least=0, optional=True)
@@ -156,7 +156,7 @@ class RolloutConfig:
                 fail(name, "pool", self.pool, "slots as an int, or a size such as '2GB' or '512MiB', or None")
         else:
             check("pool", self.pool, least=0, optional=True)
-        check_number(name, "tool_timeout_s", self.tool_timeout_s, above=0, open_=True, optional=True)
+        check_number(name, "tool_timeout_s", self.tool_timeout_s, above=0, optional=True)
         check("max_concurrent_tools", self.max_concurrent_tools, least=1)
         check("max_calls_per_turn", self.max_calls_per_turn, least=1, optional=True)
         check_bool(name, "return_log_probs", self.return_log_probs)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from fnroll.dialogue.message import Message
+from fnroll.dialogue.message import ParsedTurn
 from fnroll.dialogue.parsers import get_parser
 
 NAMES = ("deepseek", "gemma4", "glm", "gpt_oss", "hermes", "kimi", "llama", "mistral", "qwen3_coder")
@@ -97,7 +97,7 @@ def turns(draw):
     return name, "".join(draw(st.lists(pieces, max_size=30)))
 
 
-def parse(name, text, *, prefix="", tools=TOOLS) -> Message:
+def parse(name, text, *, prefix="", tools=TOOLS) -> ParsedTurn:
     return get_parser(name).parse(text, prefix=prefix, tools=tools)
 
 
@@ -135,7 +135,7 @@ def test_any_text_gives_a_message(name, text, prefix):
 @given(st.sampled_from(NAMES), st.text(st.characters(categories=("L", "N", "Zs"))))
 @settings(deadline=None)
 def test_text_without_markers_is_content(name, text):
-    assert parse(name, text) == Message(text if text.strip() else "", None, (), ())
+    assert parse(name, text) == ParsedTurn(text if text.strip() else "", None, (), ())
 
 
 # ------------------------------------------------------------------ rendering, then parsing

@@ -14,7 +14,7 @@ from fnroll.core import steps
 from fnroll.core.tree import replace
 from fnroll.models import toy_model
 from fnroll.records.batch import RolloutBatch, RolloutRequest
-from fnroll.records.rewind import find_turns
+from fnroll.records.turns import find_turns
 from fnroll.rollout.driver import driver
 from fnroll.rollout.flight import launch as flights
 from property_tests.test_turns import MAX_TURNS, PER_TURN, cases, model, schedules, tokenizer, tools

@@ -1,6 +1,6 @@
 """Workloads and peers, measured in one run."""
 
-from fnroll.bench.engine import Engine, EngineError, Outcome, Subject
+from fnroll.bench.engine import Engine, EngineError, EngineRun, Subject
 from fnroll.bench.measure import Sample, interleave, paired_ratios
 from fnroll.bench.overlap import OverlapResult, run_overlap
 from fnroll.bench.suite import ENGINES, run_workload
@@ -12,7 +12,7 @@ __all__ = [
     "WORKLOADS",
     "Engine",
     "EngineError",
-    "Outcome",
+    "EngineRun",
     "OverlapResult",
     "Sample",
     "Subject",

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from fnroll.bench.engine import EngineError, Outcome, Subject
+from fnroll.bench.engine import EngineError, EngineRun, Subject
 from fnroll.bench.workload import Workload
 from fnroll.models.causal_lm import causal_lm
 
@@ -48,7 +48,7 @@ class Bound:
         self.cache = _make_cache(subject.module, self.rows, self.window)
         self.multiply = min(_ORDERS, key=self._time_products)
 
-    def __call__(self) -> Outcome:
+    def __call__(self) -> EngineRun:
         """Run the steps; the tokens are those that B rows would have sampled."""
         start = time.perf_counter()
         with torch.no_grad():
@@ -56,7 +56,7 @@ class Bound:
                 self._step()
         seconds = time.perf_counter() - start
         tokens = self.rows * self.steps
-        return Outcome(seconds, tokens, decode_s=seconds, decode_tokens=tokens, steps=self.steps)
+        return EngineRun(seconds, tokens, decode_s=seconds, decode_tokens=tokens, steps=self.steps)
 
     def close(self) -> None:
         """Drop the cache."""

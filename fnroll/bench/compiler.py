@@ -22,10 +22,10 @@ from fnroll.bench.meter import watch_compiler
 from fnroll.bench.row import Row
 from fnroll.compile import lower
 from fnroll.compile.lower import Step, compiled, donate
+from fnroll.compile.steps import DONATED
 from fnroll.core.tree import tree_leaves
 from fnroll.models.base import Model
 
-_DONATED = ("records", "rows", "queue", "cache")
 _ALLOCATION = re.compile(r"empty_strided\w*\(\(([\d, ]*)\)")
 
 
@@ -91,7 +91,7 @@ def _captured() -> Callable[..., Step]:
 
 
 def _lower(case: Case, way: Way, guards: _Guards) -> Step:
-    donated = donate(case.step, _DONATED)
+    donated = donate(case.step, DONATED)
     if way.name == "captured":
         return _captured()(donated)
     if way.backend is None:

@@ -21,7 +21,7 @@ from fnroll.rollout.rollout import Rollout
 
 
 @dataclass(frozen=True)
-class Outcome:
+class EngineRun:
     """What one engine did in one round."""
 
     seconds: float
@@ -47,7 +47,7 @@ class Outcome:
 class Engine(Protocol):
     """Runs one workload again and again."""
 
-    def __call__(self) -> Outcome:
+    def __call__(self) -> EngineRun:
         """Do the whole work once."""
 
     def close(self) -> None:
@@ -141,7 +141,7 @@ class FnrollEngine:
         if warm_up is not None:
             warm_up(self.sampling)
 
-    def __call__(self) -> Outcome:
+    def __call__(self) -> EngineRun:
         """Roll out the workload once."""
         if self.work.messages:
             records = [RolloutRecord(messages=list(said)) for said in self.work.messages]
@@ -155,10 +155,10 @@ class FnrollEngine:
         self.rollout.shutdown()
 
 
-def _outcome(profile: Profile, records: tuple[Ids, ...]) -> Outcome:
+def _outcome(profile: Profile, records: tuple[Ids, ...]) -> EngineRun:
     stages = profile.seconds
     prefill, decode = stages.get("prefill", 0.0), stages.get("decode", 0.0)
-    return Outcome(
+    return EngineRun(
         seconds=profile.wall_s,
         tokens=profile.tokens,
         records=records,

@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
-from fnroll.records.training import score, to_training
+from fnroll.records.training import to_training
 from fnroll.rollout.generate import generate
+from fnroll.rollout.score import score
 
 
 @dataclass(frozen=True)

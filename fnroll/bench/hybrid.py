@@ -8,7 +8,7 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
-from fnroll.bench.engine import EngineError, Outcome, Subject
+from fnroll.bench.engine import EngineError, EngineRun, Subject
 from fnroll.bench.peer import Counts, pad_left, trim
 from fnroll.bench.workload import Ids, Workload
 
@@ -53,7 +53,7 @@ class HybridEngine:
             continuous_batch_size=work.rows if is_continuous else None,
         )
 
-    def __call__(self) -> Outcome:
+    def __call__(self) -> EngineRun:
         """Generate all answers: batch after batch, or all in one continuous batch."""
         prompts, counts, records = self.work.expanded, Counts(), list[Ids]()
         size = len(prompts) if self.is_continuous else self.work.rows

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from fnroll.bench.engine import Outcome
+from fnroll.bench.engine import EngineRun
 from fnroll.bench.meter import count_graphs, peak_memory, reset_peak_memory
 
 
@@ -15,7 +15,7 @@ from fnroll.bench.meter import count_graphs, peak_memory, reset_peak_memory
 class Sample:
     """What one engine did for one workload, a counted round an entry."""
 
-    rounds: list[Outcome] = field(default_factory=list)
+    rounds: list[EngineRun] = field(default_factory=list)
     peak_memory: int | None = None
     """Bytes, the most of all its rounds."""
     recompiles: int = 0
@@ -46,7 +46,7 @@ def describe(error: BaseException) -> str:
 
 
 def interleave(
-    engines: Mapping[str, Callable[[], Outcome]], rounds: int, say: Callable[[str], None]
+    engines: Mapping[str, Callable[[], EngineRun]], rounds: int, say: Callable[[str], None]
 ) -> tuple[dict[str, Sample], KeyboardInterrupt | None]:
     """Run the engines in turn, A B A B, so that a drift of the machine hits all of them.
 
@@ -77,7 +77,7 @@ def interleave(
     return samples, None
 
 
-def _run(run: Callable[[], Outcome], sample: Sample) -> None:
+def _run(run: Callable[[], EngineRun], sample: Sample) -> None:
     gc.collect()
     reset_peak_memory()
     graphs = count_graphs()

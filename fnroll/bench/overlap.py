@@ -49,7 +49,7 @@ def _script(tokenizer: Any, tokens_per_turn: int) -> Tensor:
     return torch.tensor(tokens)
 
 
-def scripted_model(tokens_per_turn: int) -> Model:
+def three_turn_model(tokens_per_turn: int) -> Model:
     """Return a toy that says the same three turns to everybody; the token depends on the position alone."""
     base, tokenizer = chatter_model(), chatter_tokenizer()
     script = _script(tokenizer, tokens_per_turn)
@@ -111,7 +111,7 @@ def run_overlap(
     cases = [(queue, latency) for queue in RETURNING for latency in latencies]
     walls: dict[tuple[Queue, float], list[float]] = {case: [] for case in cases}
     bare = []
-    model = scripted_model(tokens_per_turn)
+    model = three_turn_model(tokens_per_turn)
     _run(model, 0.0, rows, trajectories)
     for _ in range(rounds):
         bare.append(_run(model, 0.0, rows, trajectories))

@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers import ContinuousBatchingConfig, GenerationConfig
 
-from fnroll.bench.engine import EngineError, Outcome, Subject
+from fnroll.bench.engine import EngineError, EngineRun, Subject
 from fnroll.bench.workload import Ids, Workload
 
 _PAGE = 32
@@ -47,7 +47,7 @@ class GenerateBatchEngine:
         )
         self.manager.warmup()
 
-    def __call__(self) -> Outcome:
+    def __call__(self) -> EngineRun:
         """Generate all answers; the threads are started before the clock is, and stopped after it."""
         prompts = self.work.expanded
         self.manager.start()
@@ -58,7 +58,7 @@ class GenerateBatchEngine:
         finally:
             self.manager.stop(block=True, timeout=10, keep_for_next_session=True)
         records = [prompt + answer for prompt, answer in zip(prompts, answers, strict=True)]
-        return Outcome(seconds=seconds, tokens=sum(map(len, answers)), records=tuple(records))
+        return EngineRun(seconds=seconds, tokens=sum(map(len, answers)), records=tuple(records))
 
     def _generate(self, prompts: list[Ids]) -> list[Ids]:
         names = self.manager.add_requests(

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fnroll.bench.engine import EngineError, Outcome, Subject
+from fnroll.bench.engine import EngineError, EngineRun, Subject
 from fnroll.bench.workload import Ids, Workload
 from fnroll.dialogue.chat import init_chat
 
@@ -53,9 +53,9 @@ class Counts:
         self.steps += steps - 1
         self.first += len(prompts)
 
-    def outcome(self, seconds: float, records: Sequence[Ids], decode_s: float | None) -> Outcome:
+    def outcome(self, seconds: float, records: Sequence[Ids], decode_s: float | None) -> EngineRun:
         """Return the round's outcome."""
-        return Outcome(
+        return EngineRun(
             seconds=seconds,
             tokens=self.sampled,
             records=tuple(records),
@@ -102,7 +102,7 @@ class GenerateEngine:
             self.options |= {"min_new_tokens": work.max_new_tokens, "forced_eos_token_id": stop[0]}
         self.counts = Counts()
 
-    def __call__(self) -> Outcome:
+    def __call__(self) -> EngineRun:
         """Generate all answers, batch after batch."""
         records: list[Ids] = []
         self.counts, prompts = Counts(), self.work.expanded

@@ -12,7 +12,7 @@ import torch
 from torch._inductor.utils import fresh_cache
 
 from fnroll.bench.bound import Bound
-from fnroll.bench.engine import Engine, EngineError, FnrollEngine, Outcome, Subject
+from fnroll.bench.engine import Engine, EngineError, EngineRun, FnrollEngine, Subject
 from fnroll.bench.hybrid import HybridEngine
 from fnroll.bench.measure import Sample, describe, interleave
 from fnroll.bench.meter import Compile, watch_compiler
@@ -58,7 +58,7 @@ class _Ready:
     """An engine that has done the work once, or why it cannot."""
 
     engine: Engine | None = None
-    first: Outcome | None = None
+    first: EngineRun | None = None
     cold: Compile | None = None
     warm: Compile | None = None
     error: str | None = None

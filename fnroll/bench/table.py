@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from rich.table import Table
 
 from fnroll.bench.meter import machine
 from fnroll.bench.row import KEYS, Row
+from fnroll.records.files.atomic import write_file
 
 _WIDTH = 150
 
@@ -105,7 +105,5 @@ def print_rows(console: Console, rows: Sequence[Row]) -> None:
 
 def save_rows(path: Path, rows: Sequence[Row]) -> None:
     """Write the rows, each with its machine, as a JSON list; a reader never sees half a file."""
-    partial = path.with_name(f".{path.name}.partial")
     text = json.dumps([{**row, "machine": machine()} for row in rows], indent=1, allow_nan=False)
-    partial.write_text(text + "\n", encoding="utf-8")
-    os.replace(partial, path)
+    write_file(path, [text.encode() + b"\n"])

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fnroll.core.model import Chunk
 from fnroll.core.types import Cache
-from fnroll.dialogue.message import Message, ToolCall
+from fnroll.dialogue.message import ParsedTurn, ToolCall
 from fnroll.dialogue.parsers import register_parser
 from fnroll.models.base import Model
 
@@ -25,18 +25,18 @@ _SURE = 1e4
 """Added to the logit of the stop id where a turn ends, taken from it elsewhere; exact in bfloat16's range."""
 
 
-class TurnParser:
+class EveryTurnParser:
     """Reads every turn as one call of `lookup` with the turn's text."""
 
-    def parse(self, text: str, *, prefix: str, tools: Sequence[dict[str, Any]]) -> Message:
+    def parse(self, text: str, *, prefix: str, tools: Sequence[dict[str, Any]]) -> ParsedTurn:
         """Return the call."""
         call = ToolCall(name="lookup", arguments={"query": text}, span=(0, len(text)))
-        return Message(content="", reasoning=None, calls=(call,), errors=())
+        return ParsedTurn(content="", reasoning=None, calls=(call,), errors=())
 
 
 def register_turn_parser() -> None:
     """Make the parser known to `RolloutConfig.tool_call_parser` under the name `PARSER`."""
-    register_parser(PARSER, TurnParser())
+    register_parser(PARSER, EveryTurnParser())
 
 
 def end_turns_every(model: Model, tokens: int, stop_ids: Sequence[int]) -> Model:

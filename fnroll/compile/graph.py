@@ -25,11 +25,11 @@ class Graph(Protocol):
         """Give its memory back."""
 
 
-Record = Callable[[Step], tuple[Any, Graph]]
+Recorder = Callable[[Step], tuple[Any, Graph]]
 """Runs a function of no arguments while its kernels are recorded; returns its result and the graph."""
 
 
-def cuda_recorder() -> Record:
+def cuda_recorder() -> Recorder:
     """Return what records CUDA graphs, all of them in one private memory pool.
 
     They may share it because their outputs are copied out before another of them runs.
@@ -50,9 +50,9 @@ class Captured:
     """A step that is replayed as a graph. Made by `captured`."""
 
     def __init__(
-        self, step: Step, record: Record, weights: Callable[[], Iterable[tuple[str, Tensor]]] | None
+        self, step: Step, recorder: Recorder, weights: Callable[[], Iterable[tuple[str, Tensor]]] | None
     ) -> None:
-        self.step, self.record, self.weights = step, record, weights or (lambda: ())
+        self.step, self.recorder, self.weights = step, recorder, weights or (lambda: ())
         self.__name__ = f"captured({getattr(step, '__name__', name_of(step))})"
         self.num_captures = 0
         self.release()
@@ -126,7 +126,7 @@ class Captured:
             for leaf in leaves
         ]
         run = self.step.run if isinstance(self.step, Donated) else self.step
-        self._result, self._graph = self.record(lambda: run(*tree_unflatten(self._inputs, spec)))
+        self._result, self._graph = self.recorder(lambda: run(*tree_unflatten(self._inputs, spec)))
         self.num_captures += 1
         _LOG.info("%s: captured%s", self.__name__, ", its buffers in place" if donated else "")
 
@@ -152,7 +152,7 @@ def captured(
     step: Step,
     *,
     weights: Callable[[], Iterable[tuple[str, Tensor]]] | None = None,
-    record: Record | None = None,
+    recorder: Recorder | None = None,
 ) -> Captured:
     """Replay a step as a CUDA graph.
 
@@ -163,6 +163,6 @@ def captured(
     Args:
       step: donated, or compiled and donated; `params` first.
       weights: names and tensors of weights that the step reads without being given them.
-      record: shared by the steps of one rollout; the default is a `cuda_recorder()` of its own.
+      recorder: shared by the steps of one rollout; the default is a `cuda_recorder()` of its own.
     """
-    return Captured(step, cuda_recorder() if record is None else record, weights)
+    return Captured(step, cuda_recorder() if recorder is None else recorder, weights)

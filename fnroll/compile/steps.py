@@ -9,17 +9,18 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from fnroll.compile.graph import Captured, Record, captured, cuda_recorder
+from fnroll.compile.graph import Captured, Recorder, captured, cuda_recorder
 from fnroll.compile.lower import Donated, Settled, Step, compiled, donate
 from fnroll.compile.shapes import Buckets, DecodeShape, PrefillShape
 from fnroll.core import pool, steps
 from fnroll.core.tree import replace
 from fnroll.core.types import RolloutState
 from fnroll.models.base import Model
-from fnroll.models.smollm2 import cache_dir
+from fnroll.paths import cache_dir
 
 Shape = DecodeShape | PrefillShape
-_DONATED = ("records", "rows", "queue", "cache")
+DONATED = ("records", "rows", "queue", "cache")
+"""Parts of a state that a step writes into."""
 # In eager mode shapes cost nothing: windows end at the next multiple of this, and prefills are exact.
 _EAGER_WINDOW = 64
 _EAGER_WIDTH = 512
@@ -43,13 +44,13 @@ class LoweredSteps:
             os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_dir() / "inductor"))
         self._prefills_eagerly = self.is_eager or (backend, model.device.type) in EAGER_PREFILL
         self.buckets = Buckets(num_rows, max_length)
-        self.enqueue: Step = donate(steps.enqueue, _DONATED)
+        self.enqueue: Step = donate(steps.enqueue, DONATED)
         self.admit: Step = partial(steps.admit, static=static)
         if not self.is_eager:  # nobody needs its few small buffers to stay in place in eager mode
-            self.admit = donate(self.admit, _DONATED)
-        self.append_tool: Step = donate(partial(steps.append_tool, front=front), _DONATED)
-        self.finish: Step = donate(steps.finish, _DONATED)
-        self._eager_prefill: Step = donate(partial(steps.prefill, model=model.fn), _DONATED)
+            self.admit = donate(self.admit, DONATED)
+        self.append_tool: Step = donate(partial(steps.append_tool, front=front), DONATED)
+        self.finish: Step = donate(steps.finish, DONATED)
+        self._eager_prefill: Step = donate(partial(steps.prefill, model=model.fn), DONATED)
         self._park: Step = donate(pool.park, ("pool",))
         self._unpark: Step = donate(pool.unpark, ("cache", "rows", "pool"))
         self._move: Step = donate(pool.move, ("cache", "rows"))
@@ -57,7 +58,7 @@ class LoweredSteps:
         self.release: Step = donate(pool.release, ("pool",))
         self._lowered: dict[tuple[Hashable, ...], Step] = {}
         self._weights: Sequence[tuple[str, Tensor]] = ()
-        self._record: Record | None = None
+        self._recorder: Recorder | None = None
 
     @property
     def is_eager(self) -> bool:
@@ -210,7 +211,7 @@ class LoweredSteps:
         One compiled callable for all shapes would run into its recompile limit.
         """
         if key not in self._lowered:
-            donated = donate(step, _DONATED)
+            donated = donate(step, DONATED)
             self._lowered[key] = self._run_by_backend(donated)
         return self._lowered[key]
 
@@ -220,8 +221,8 @@ class LoweredSteps:
         step = compiled(donated)
         if self.backend == "compiled":
             return Settled(step)
-        self._record = self._record or cuda_recorder()
-        return captured(step, weights=lambda: self._weights, record=self._record)
+        self._recorder = self._recorder or cuda_recorder()
+        return captured(step, weights=lambda: self._weights, recorder=self._recorder)
 
     def refresh(self) -> None:
         """Take up weights that were replaced; steps that ran with others check or capture theirs again."""
@@ -237,7 +238,7 @@ class LoweredSteps:
         for step in self._lowered.values():
             if isinstance(step, Captured):
                 step.release()
-        self._record = None
+        self._recorder = None
 
 
 def _support_size(state: RolloutState) -> int:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
 from fnroll.compile.steps import LoweredSteps, Shape
 from fnroll.core.types import RolloutState
-from fnroll.rollout.progress import show_steps
 
 _NO_MEMORY = ("out of memory", "can't allocate memory", "CUDA_ERROR_OUT_OF_MEMORY")
 
@@ -47,14 +47,14 @@ def _say(shapes: list[Shape], place: int, error: BaseException) -> str:
 
 
 def warm_up(
-    steps: LoweredSteps, state: RolloutState, *, progress: bool | None
+    steps: LoweredSteps, state: RolloutState, report: Callable[[int, str], None]
 ) -> tuple[RolloutState, WarmUp]:
     """Run every shape of a configuration once, over the free rows of `state`.
 
     Args:
       steps: of the configuration.
       state: with no record in it; it is consumed.
-      progress: show a bar on standard error; None shows it on a terminal.
+      report: told before each shape how many are done, and which one begins.
 
     Returns:
       The state, and what was done.
@@ -63,7 +63,7 @@ def warm_up(
       WarmUpError: if the memory is too small, naming the shape and what to lower.
     """
     shapes, before, start = steps.shapes(), steps.num_graphs, time.perf_counter()
-    with torch.no_grad(), show_steps("warm-up", len(shapes), progress) as report:
+    with torch.no_grad():
         for place, shape in enumerate(shapes):
             report(place, str(shape))
             try:

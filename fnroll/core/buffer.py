@@ -9,17 +9,17 @@ from contextvars import ContextVar
 import torch
 from torch import Tensor
 
-_DONATED: ContextVar[frozenset[int]] = ContextVar("donated", default=frozenset())
+_donated: ContextVar[frozenset[int]] = ContextVar("donated", default=frozenset())
 
 
 @contextmanager
 def donating(buffers: Sequence[Tensor]) -> Iterator[None]:
     """Let `put` write into `buffers` in place, in eager mode, until the block ends."""
-    token = _DONATED.set(_DONATED.get() | {id(buffer) for buffer in buffers})
+    token = _donated.set(_donated.get() | {id(buffer) for buffer in buffers})
     try:
         yield
     finally:
-        _DONATED.reset(token)
+        _donated.reset(token)
 
 
 def put(buffer: Tensor, indices: tuple[Tensor, ...], values: Tensor) -> Tensor:
@@ -28,6 +28,6 @@ def put(buffer: Tensor, indices: tuple[Tensor, ...], values: Tensor) -> Tensor:
     A copy, unless the buffer is being donated in eager mode. A compiled step always traces the copy:
     there the compiler turns it into a write in place.
     """
-    if not torch.compiler.is_compiling() and id(buffer) in _DONATED.get():
+    if not torch.compiler.is_compiling() and id(buffer) in _donated.get():
         return buffer.index_put_(indices, values)
     return buffer.index_put(indices, values)

@@ -11,17 +11,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fnroll.core.precision import widen
 from fnroll.core.rng import gumbel
 from fnroll.core.types import SamplingParams
 
 # Below this temperature the largest logit is taken off first: the quotient could overflow. Above it, it
 # cannot, and the plain quotient is the one that `generate()` computes.
 _SMALL_TEMPERATURE = 1e-3
-
-
-def widen(logits: Tensor) -> Tensor:
-    """Return `logits` in float32, or in float64 if they are."""
-    return logits if logits.dtype == torch.float64 else logits.float()
 
 
 def penalise(logits: Tensor, tokens: Tensor, length: Tensor, penalty: Tensor) -> Tensor:

@@ -10,7 +10,8 @@ from typing import Any
 
 from fnroll.dialogue.control import Tokenizer, init_encoder
 from fnroll.dialogue.join import Chat, Segment
-from fnroll.dialogue.template import Message, Template, ending_error, find_ending, init_mark
+from fnroll.dialogue.message import Message
+from fnroll.dialogue.template import Template, ending_error, find_ending, init_mark
 
 __all__ = ["Chat", "Segment", "init_chat"]
 

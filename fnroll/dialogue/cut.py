@@ -31,9 +31,9 @@ def cut_output(text: str, max_chars: int, keep: Keep = "start") -> tuple[str, bo
       ValueError: if `max_chars` is no such number, or `keep` is none of the three.
     """
     if isinstance(max_chars, bool) or not isinstance(max_chars, int) or max_chars < 0:
-        raise ValueError(f"max_chars must be an integer of 0 or more, got {max_chars!r}")
+        raise ValueError(f"cut_output.max_chars is {max_chars!r}; it must be an int of at least 0")
     if keep not in ("start", "end", "both"):
-        raise ValueError(f'keep must be "start", "end" or "both", got {keep!r}')
+        raise ValueError(f"cut_output.keep is {keep!r}; it must be one of 'start', 'end', 'both'")
     if len(text) <= max_chars:
         return text, False
     marker = MARKER if max_chars >= len(MARKER) else ""

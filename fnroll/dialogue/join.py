@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fnroll.dialogue.control import Encoder, map_text, repair
-from fnroll.dialogue.template import Ending, Message, Template, find_ending, init_mark
+from fnroll.dialogue.message import Message
+from fnroll.dialogue.template import Ending, Template, find_ending, init_mark
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +51,6 @@ class Chat:
     """Roles whose messages make the template rewrite the turn before them, out of "tool", "user"."""
     header: str = ""
     """The assistant header that the template usually writes; found anew where a text ends otherwise."""
-
-    @property
-    def rewrites_history(self) -> bool:
-        """Whether the template rewrites finished turns, so that records differ from its renders."""
-        return bool(self.rewrites_after)
 
     def render_prompt(self, messages: Sequence[Message]) -> Segment:
         """Return the ids of a first prompt, assistant header included.
@@ -147,17 +143,6 @@ class Chat:
         ended = _stop_at_end(sampled, self.stops) is not None
         return self.encoder.decode(sampled[: len(sampled) - ended])
 
-    def response_text(self, ids: Sequence[int]) -> str:
-        """Return the text of a whole response: by definition a decode of all its ids at once.
-
-        Joining the texts of turns is not the same: a character split between two turns would be lost.
-
-        Args:
-          ids: everything after the prompt: sampled ids, separators and tool outputs.
-        """
-        text: str = self.encoder.tokenizer.decode(list(ids), skip_special_tokens=False)
-        return text
-
     def _header(self, messages: Sequence[Message], text: str) -> str:
         if self.header and text.endswith(self.header):
             return self.header
@@ -198,7 +183,7 @@ def _strip_gap(ending: Ending, ended: int | None) -> Message:
 
 def _check_messages(name: str, messages: Sequence[Message]) -> None:
     if isinstance(messages, str) or not isinstance(messages, Sequence) or not messages:
-        raise ValueError(f"{name} must be a non-empty list of messages, got {messages!r}")
+        raise ValueError(f"{name} is {messages!r}; it must be a non-empty list of messages")
     for index, message in enumerate(messages):
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-            raise ValueError(f'{name}[{index}] must be a dict with a "role", got {message!r}')
+            raise ValueError(f"{name}[{index}] is {message!r}; it must be a dict with a role")

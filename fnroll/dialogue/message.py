@@ -1,9 +1,13 @@
-"""What a sampled turn says: its text, its reasoning, its tool calls and the calls that could not be read."""
+"""Messages, and what a sampled turn says: text, reasoning, tool calls, and those that could not be read."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+Message = Mapping[str, Any]
+"""A message in OpenAI's form: `role`, `content`, and what else the chat template reads."""
 
 Span = tuple[int, int]
 """Half-open range of characters of the sampled text."""
@@ -36,7 +40,7 @@ Outcome = ToolCall | ParseError
 
 
 @dataclass(frozen=True)
-class Message:
+class ParsedTurn:
     """A parsed turn."""
 
     content: str

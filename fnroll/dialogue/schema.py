@@ -95,7 +95,7 @@ def normal_schema(schema: Mapping[str, Any], where: str) -> dict[str, Any]:
       ValueError: a part is missing or of the wrong type.
     """
     if not isinstance(schema, Mapping):
-        raise ValueError(f"{where}: the schema must be a dict, but is {type(schema).__name__}.")
+        raise ValueError(f"{where}: the schema is a {type(schema).__name__}; it must be a dict")
     inner = schema.get("function", schema)
     if not isinstance(inner, Mapping) or not isinstance(inner.get("name"), str):
         raise ValueError(f"{where}: the schema must hold a string 'name', a 'description' and 'parameters'.")
@@ -103,11 +103,11 @@ def normal_schema(schema: Mapping[str, Any], where: str) -> dict[str, Any]:
     full.setdefault("description", "")
     full.setdefault("parameters", {"type": "object", "properties": {}})
     if not isinstance(full["description"], str):
-        raise ValueError(f"{where}: 'description' must be a string, but is {full['description']!r}.")
+        raise ValueError(f"{where}: 'description' is {full['description']!r}; it must be a string")
     parameters = full["parameters"]
     if not isinstance(parameters, dict) or parameters.get("type", "object") != "object":
         raise ValueError(
-            f"{where}: 'parameters' must be a JSON schema of type 'object', but is {parameters!r}."
+            f"{where}: 'parameters' is {parameters!r}; it must be a JSON schema of type 'object'"
         )
     parameters.setdefault("type", "object")
     parameters.setdefault("properties", {})

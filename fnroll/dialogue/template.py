@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fnroll.dialogue.control import Tokenizer
-
-Message = Mapping[str, Any]
+from fnroll.dialogue.message import Message
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from fnroll.grpo.checks import check_choice, check_number
+from fnroll.checks import check_choice, check_number
 from fnroll.grpo.rewards import Grouped, Groups, Rewards, group_rewards, to_tensor
 
 Baseline = Literal["mean", "leave_one_out"]
@@ -59,10 +59,10 @@ def group_advantages(
       ValueError: for a reward that is NaN or infinite, groups of unequal size, or rewards and groups of
         different length; it names the record or the sizes.
     """
-    check_choice("baseline", baseline, get_args(Baseline))
-    check_choice("scale", scale, get_args(Scale))
-    check_choice("ddof", ddof, (0, 1))
-    check_number("eps", eps, least=0)
+    check_choice("group_advantages", "baseline", baseline, get_args(Baseline))
+    check_choice("group_advantages", "scale", scale, get_args(Scale))
+    check_choice("group_advantages", "ddof", ddof, (0, 1))
+    check_number("group_advantages", "eps", eps, least=0, infinite=True)
     grouped = group_rewards(rewards, group, allow_unequal=allow_unequal)
     _warn_of_single(grouped)
     everyone = [index for key in grouped.members for index in grouped.scored(key)]

@@ -8,7 +8,9 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from fnroll.grpo.checks import check_choice, check_mask, check_number, check_shape, select, widen
+from fnroll.checks import check_choice, check_number
+from fnroll.core.precision import widen
+from fnroll.grpo.checks import check_mask, check_shape, select
 from fnroll.grpo.segments import Segments, check_segments, spread, sum_records
 
 Aggregation = Literal["token_mean", "sample_mean", "sequence_sum"]
@@ -44,7 +46,7 @@ def loss_denominator(
     Raises:
       ValueError: if `sequence_sum` has no horizon, or masks and segments do not fit.
     """
-    check_choice("aggregation", aggregation, get_args(Aggregation))
+    check_choice("aggregate", "aggregation", aggregation, get_args(Aggregation))
     device = loss_masks[0].device if loss_masks else None
     total = torch.zeros((), dtype=torch.int64, device=device)
     for mask, layout in zip(loss_masks, segments or [None] * len(loss_masks), strict=True):
@@ -90,7 +92,7 @@ def aggregate(
     Raises:
       ValueError: naming the argument that does not fit.
     """
-    check_choice("aggregation", aggregation, get_args(Aggregation))
+    check_choice("aggregate", "aggregation", aggregation, get_args(Aggregation))
     check_mask(loss_mask)
     check_shape("values", values, loss_mask)
     check_segments(segments, loss_mask)
@@ -110,5 +112,5 @@ def _positive(denominator: Tensor | float, like: Tensor) -> Tensor | float:
     if isinstance(denominator, Tensor):
         denominator = denominator.detach().to(like).reshape(())
         return torch.where(denominator > 0, denominator, 1.0)
-    check_number("denominator", denominator, least=0)
+    check_number("aggregate", "denominator", denominator, least=0, infinite=True)
     return denominator or 1.0

@@ -1,25 +1,9 @@
-"""One clear sentence for each bad argument: its name, what it is, what it must be."""
+"""What the tensors of a loss must be, and what of them counts."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection
-
 import torch
 from torch import Tensor
-
-
-def check_choice(name: str, value: object, choices: Collection[object]) -> None:
-    """Require one of the given values."""
-    if value not in choices:
-        raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(map(repr, choices))}")
-
-
-def check_number(name: str, value: float, *, least: float, most: float = math.inf) -> None:
-    """Require a number in `[least, most]`; infinity is a number here, NaN is not."""
-    if not least <= value <= most:
-        bound = f"at least {least:g}" + (f" and at most {most:g}" if most < math.inf else "")
-        raise ValueError(f"{name} is {value!r}; it must be {bound}")
 
 
 def check_mask(loss_mask: Tensor) -> None:
@@ -37,11 +21,6 @@ def check_shape(name: str, tensor: Tensor | None, loss_mask: Tensor) -> None:
             f"{name} has shape {list(tensor.shape)} and loss_mask {list(loss_mask.shape)}; "
             f"they must be one shape"
         )
-
-
-def widen(tensor: Tensor) -> Tensor:
-    """Return the tensor in float32, or in float64 if it is."""
-    return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
 def select(tensor: Tensor, loss_mask: Tensor, dtype: torch.dtype) -> Tensor:

@@ -6,7 +6,9 @@ from typing import Literal, get_args
 
 from torch import Tensor
 
-from fnroll.grpo.checks import check_choice, check_mask, check_shape, select, widen
+from fnroll.checks import check_choice
+from fnroll.core.precision import widen
+from fnroll.grpo.checks import check_mask, check_shape, select
 
 KL = Literal["k1", "k2", "k3"]
 """Estimators of KL(policy || reference) from tokens of the policy, with d = log policy - log reference.
@@ -43,7 +45,7 @@ def policy_kl(
     Raises:
       ValueError: naming the argument that does not fit.
     """
-    check_choice("kl", kl, get_args(KL))
+    check_choice("policy_kl", "kl", kl, get_args(KL))
     check_mask(loss_mask)
     check_shape("log_probs", log_probs, loss_mask)
     check_shape("ref_log_probs", ref_log_probs, loss_mask)

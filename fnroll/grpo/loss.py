@@ -9,10 +9,13 @@ from typing import Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
+from fnroll.checks import check_choice, check_number
+from fnroll.core.precision import widen
 from fnroll.grpo.aggregate import Aggregation, aggregate
-from fnroll.grpo.checks import check_choice, check_mask, check_number, check_shape, select, widen
+from fnroll.grpo.checks import check_mask, check_shape, select
 from fnroll.grpo.kl import KL, policy_kl
 from fnroll.grpo.metrics import LossMetrics, masked_mean
+from fnroll.grpo.ratio import LOG_RATIO_BOUND, to_ratio
 from fnroll.grpo.segments import Segments, check_segments, spread, sum_records
 
 Ratio = Literal["token", "sequence"]
@@ -20,9 +23,6 @@ Ratio = Literal["token", "sequence"]
 
 Objective = Literal["ppo", "cispo"]
 """`ppo`: the clipped surrogate; `cispo`: the clipped ratio as a constant weight of the log-prob."""
-
-LOG_RATIO_BOUND = 20.0
-"""A log-ratio is taken no further than this: the ratio stays finite, and beyond it the gradient is 0."""
 
 
 class _Clipped(NamedTuple):
@@ -110,10 +110,10 @@ def _check_options(
     ratio: str,
     objective: str,
 ) -> None:
-    check_choice("ratio", ratio, get_args(Ratio))
-    check_choice("objective", objective, get_args(Objective))
-    check_number("clip_low", clip_low, least=0, most=1)
-    check_number("clip_high", clip_high, least=0)
+    check_choice("grpo_policy_loss", "ratio", ratio, get_args(Ratio))
+    check_choice("grpo_policy_loss", "objective", objective, get_args(Objective))
+    check_number("grpo_policy_loss", "clip_low", clip_low, least=0, most=1)
+    check_number("grpo_policy_loss", "clip_high", clip_high, least=0, infinite=True)
     if dual_clip is not None and (objective != "ppo" or not 1 < dual_clip < math.inf):
         raise ValueError(f"dual_clip is {dual_clip!r}; it must be above 1, finite, and with objective 'ppo'")
     if not math.isfinite(kl_coef) or kl_coef < 0:
@@ -189,7 +189,7 @@ def _clip(
     dual_clip: float | None,
 ) -> _Clipped:
     """Return the loss of every token, `[R, T]`, and where a bound is in force."""
-    ratios = log_ratio.clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND).exp()
+    ratios = to_ratio(log_ratio)
     if objective == "ppo":
         return _ppo(ratios, advantage, clip_low, clip_high, dual_clip)
     return _cispo(ratios, advantage, log_probs, clip_low, clip_high)

@@ -7,10 +7,13 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from fnroll.checks import check_choice, check_number
+from fnroll.core.precision import widen
 from fnroll.core.tree import pytree
-from fnroll.grpo.checks import check_choice, check_mask, check_number, check_shape, select, widen
+from fnroll.grpo.checks import check_mask, check_shape, select
 from fnroll.grpo.kl import estimate_kl
 from fnroll.grpo.metrics import masked_mean
+from fnroll.grpo.ratio import to_ratio
 from fnroll.grpo.segments import Segments, check_segments, spread, sum_records
 
 Level = Literal["token", "sequence", "sequence_mean"]
@@ -19,7 +22,6 @@ Level = Literal["token", "sequence", "sequence_mean"]
 Mode = Literal["truncate", "mask"]
 """Past a bound, `truncate` cuts the ratio to `upper`; `mask` makes it 0, past `lower` too."""
 
-LOG_RATIO_BOUND = 20.0
 QUANTILES = (0.0, 0.01, 0.25, 0.5, 0.75, 0.99, 1.0)
 
 
@@ -78,7 +80,7 @@ def importance_weights(
     Raises:
       ValueError: naming the argument that does not fit.
     """
-    check_choice("mode", mode, get_args(Mode))
+    check_choice("importance_weights", "mode", mode, get_args(Mode))
     ratio = _ratio(log_probs, rollout_log_probs, loss_mask, level, upper, lower, segments)
     if mode == "truncate":
         ratio = ratio.clamp(max=upper)
@@ -151,20 +153,20 @@ def _ratio(
     segments: Segments | None,
 ) -> Tensor:
     """Return trainer / rollout `[R, T]` at the chosen level; positive and finite, or NaN."""
-    check_choice("level", level, get_args(Level))
+    check_choice("importance_weights", "level", level, get_args(Level))
     check_mask(loss_mask)
     check_segments(segments, loss_mask)
     check_shape("log_probs", log_probs, loss_mask)
     check_shape("rollout_log_probs", rollout_log_probs, loss_mask)
-    check_number("upper", upper, least=0)
-    check_number("lower", lower, least=0, most=upper)
+    check_number("importance_weights", "upper", upper, least=0, infinite=True)
+    check_number("importance_weights", "lower", lower, least=0, most=upper, infinite=True)
     log_ratio = _log_ratio(log_probs, rollout_log_probs, loss_mask)
     if level != "token":
         total = sum_records(log_ratio, segments)
         if level == "sequence_mean":
             total = total / sum_records(loss_mask.long(), segments).clamp(min=1)
         log_ratio = spread(total, log_ratio, segments)
-    return log_ratio.clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND).exp()
+    return to_ratio(log_ratio)
 
 
 def _quantiles(ratio: Tensor, loss_mask: Tensor) -> Tensor:

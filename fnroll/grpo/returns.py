@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fnroll.grpo.checks import check_mask, check_number, check_shape, select, widen
+from fnroll.checks import check_number
+from fnroll.core.precision import widen
+from fnroll.grpo.checks import check_mask, check_shape, select
 
 
 def token_returns(rewards: Tensor, loss_mask: Tensor, *, gamma: float = 1.0) -> Tensor:
@@ -26,7 +28,7 @@ def token_returns(rewards: Tensor, loss_mask: Tensor, *, gamma: float = 1.0) -> 
     """
     check_mask(loss_mask)
     check_shape("rewards", rewards, loss_mask)
-    check_number("gamma", gamma, least=0, most=1)
+    check_number("token_returns", "gamma", gamma, least=0, most=1)
     dtype = widen(rewards).dtype
     rewards = select(rewards, loss_mask, dtype)
     running = rewards.new_zeros(rewards.shape[0])

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from fnroll.core.logits import penalise, scale, widen
+from fnroll.core.logits import penalise, scale
+from fnroll.core.precision import widen
 
 # Hidden states and logits are compared on this many tokens before the head is applied piece by piece.
 _PROBE = 4

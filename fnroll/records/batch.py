@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from fnroll.checks import check_bool, check_int, fail
+from fnroll.records.files.atomic import write_file
 from fnroll.records.files.lines import parse_json, read_lines
-from fnroll.records.files.save import read_header, write_file
+from fnroll.records.files.save import read_header
 from fnroll.records.record import RolloutRecord, Status
 from fnroll.records.training import TrainingBatch, to_training
 

@@ -1,80 +1,43 @@
-"""From a record's prompt to its ids, and from files to prompts."""
+"""From files, and from what a caller has, to prompts."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fnroll.dialogue.chat import Chat, Segment
+from fnroll.dialogue.message import Message
 from fnroll.records.files.lines import parse_json, read_lines
 from fnroll.records.record import RolloutRecord
 
+Prompt = str | Sequence[Message] | Sequence[int]
 
-class Prompts:
-    """Encodes prompts with one tokenizer, and checks the ids against one vocabulary.
 
-    Args:
-      tokenizer: None if all prompts are ids.
-      chat: of the tokenizer, None if it has no chat template.
-      vocab_size: ids are below it.
+def as_record(prompt: Prompt | RolloutRecord) -> RolloutRecord:
+    """Return the record of a prompt: a string (one user message), messages, or ids.
+
+    Raises:
+      ValueError: if it is none of these.
     """
-
-    def __init__(self, tokenizer: Any, chat: Chat | None, vocab_size: int) -> None:
-        self.tokenizer, self.chat, self.vocab_size = tokenizer, chat, vocab_size
-
-    def encode(self, record: RolloutRecord) -> tuple[list[int], Segment | None]:
-        """Return the ids of a record's prompt, and the conversation it is where that is known.
-
-        Raises:
-          ValueError: naming the record, if there is nothing to feed or an id is outside the vocabulary.
-        """
-        try:
-            check_prompt(record)
-        except ValueError as error:
-            raise ValueError(f"{record.label}: {error}") from error
-        segment = None
-        if record.prompt_ids is not None:
-            ids = list(record.prompt_ids)
-        elif (segment := self._render(record)) is not None:
-            ids = list(segment.ids)
-        else:
-            ids = list(self.tokenizer.encode(self._only_text(record)))
-        if not ids:
-            raise ValueError(f"{record.label}: the prompt is empty; it must hold at least one token")
-        if set(map(type, ids)) != {int} or min(ids) < 0 or max(ids) >= self.vocab_size:
-            self._refuse_foreign(record, ids)
-        return ids, segment
-
-    def _refuse_foreign(self, record: RolloutRecord, ids: list[Any]) -> None:
-        for place, token in enumerate(ids):
-            if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < self.vocab_size:
-                raise ValueError(
-                    f"{record.label}: prompt_ids[{place}] is {token!r}; ids must be ints from 0 to "
-                    f"{self.vocab_size - 1}"
-                )
-
-    def _render(self, record: RolloutRecord) -> Segment | None:
-        messages = [dict(message) for message in record.messages or ()]
-        if self.tokenizer is None:
-            raise ValueError(
-                f"{record.label}: a prompt of messages needs a tokenizer; give prompt_ids instead"
-            )
-        if self.chat is None:
-            return None
-        try:
-            return self.chat.render_prompt(messages)
-        except ValueError as error:
-            raise ValueError(f"{record.label}: {error}") from error
-
-    def _only_text(self, record: RolloutRecord) -> str:
-        messages = list(record.messages or ())
-        if len(messages) > 1 or messages[0].get("role") != "user":
-            raise ValueError(
-                f"{record.label}: the tokenizer has no chat template, so a prompt must be ids or one user "
-                f"message"
-            )
-        return str(messages[0]["content"])
+    if isinstance(prompt, RolloutRecord):
+        return prompt
+    if isinstance(prompt, str):
+        if not prompt:
+            raise ValueError("a prompt is an empty string; it must hold at least one character")
+        return RolloutRecord(messages=[{"role": "user", "content": prompt}])
+    if hasattr(prompt, "tolist"):  # a tensor or an array
+        prompt = prompt.tolist()
+    if isinstance(prompt, Sequence):
+        items: list[Any] = list(prompt)
+        if all(isinstance(item, int) for item in items):
+            return RolloutRecord(prompt_ids=items)
+        if all(isinstance(item, dict) for item in items):
+            return RolloutRecord(messages=items)
+    raise ValueError(
+        f"a prompt is {prompt!r}; it must be a string, a list of messages (dicts with role and content) or a "
+        f"list of ids"
+    )
 
 
 def check_prompt(record: RolloutRecord) -> None:

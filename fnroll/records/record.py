@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fnroll.checks import check_choice, check_int, fail
-from fnroll.records.rewind import PER_TOKEN, find_turns, rewind
+from fnroll.dialogue.message import Message
+from fnroll.records.rewind import find_place
 from fnroll.records.status import UNFINISHED, Reason, Status
+from fnroll.records.turns import PER_TOKEN, find_turns
 
-__all__ = ["Message", "Reason", "RolloutRecord", "Status"]
+__all__ = ["Reason", "RolloutRecord", "Status"]
 
-Message = Mapping[str, Any]
 _CHOICES = tuple((name, tuple(map(str, kind))) for name, kind in (("status", Status), ("reason", Reason)))
 
 
@@ -176,7 +177,22 @@ class RolloutRecord:
           ValueError: naming `length` and the bound, if it lies in the prompt, between two turns, or beyond
             the end; or if the record holds no rollout.
         """
-        return rewind(self, length)
+        if self.tokens is None or self.loss_mask is None or self.prompt_length is None:
+            raise ValueError(f"{self.label} holds no rollout, so there is nothing to rewind")
+        check_int("rewind", "length", length, least=0)
+        place = find_place(
+            self.label, self.loss_mask, self.prompt_length, self.num_turns, self.tool_calls, length
+        )
+        return self.replace(
+            **{name: values[:length] for name in PER_TOKEN if (values := getattr(self, name)) is not None},
+            status=place.status,
+            num_turns=place.num_turns,
+            tool_calls=place.tool_calls,
+            num_tool_outputs_truncated=sum(bool(call.get("truncated")) for call in place.tool_calls),
+            reason=None,
+            response=None,
+            reward=None,
+        )
 
     def fork(self, sample: int) -> RolloutRecord:
         """Return the unfinished record as another sample: the same tokens so far, other noise from here on.

@@ -5,42 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from fnroll.config import RolloutConfig, SamplingConfig
 from fnroll.dialogue.tool import ToolSet
 from fnroll.models.base import Model
 from fnroll.records.batch import RolloutBatch, RolloutRequest
-from fnroll.records.record import Message, RolloutRecord
+from fnroll.records.prompt import Prompt, as_record
+from fnroll.records.record import RolloutRecord
 from fnroll.rollout.rollout import Rollout
-
-Prompt = str | Sequence[Message] | Sequence[int]
-
-
-def to_record(prompt: Prompt | RolloutRecord) -> RolloutRecord:
-    """Return the record of a prompt: a string (one user message), messages, or ids.
-
-    Raises:
-      ValueError: if it is none of these.
-    """
-    if isinstance(prompt, RolloutRecord):
-        return prompt
-    if isinstance(prompt, str):
-        if not prompt:
-            raise ValueError("a prompt is an empty string; it must hold at least one character")
-        return RolloutRecord(messages=[{"role": "user", "content": prompt}])
-    if isinstance(prompt, Tensor):
-        prompt = prompt.tolist()
-    if isinstance(prompt, Sequence):
-        items: list[Any] = list(prompt)
-        if all(isinstance(item, int) for item in items):
-            return RolloutRecord(prompt_ids=items)
-        if all(isinstance(item, dict) for item in items):
-            return RolloutRecord(messages=items)
-    raise ValueError(
-        f"a prompt is {prompt!r}; it must be a string, a list of messages (dicts with role and content) or a "
-        f"list of ids"
-    )
 
 
 def generate(
@@ -81,6 +54,6 @@ def generate(
     for name, given in (("max_length", max_length), ("rows", rows)):
         if given is not None and given != getattr(config, name):
             raise ValueError(f"{name} is {given} and config.{name} is {getattr(config, name)}; give one")
-    request = RolloutRequest([to_record(prompt) for prompt in prompts], n)
+    request = RolloutRequest([as_record(prompt) for prompt in prompts], n)
     with Rollout(model, tokenizer, config, tools) as rollout:
         return rollout.generate(request, SamplingConfig(**sampling), seed=seed, step=step)

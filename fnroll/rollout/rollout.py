@@ -24,10 +24,11 @@ from fnroll.dialogue.chat import Segment
 from fnroll.dialogue.tool import ToolSet
 from fnroll.models.base import Model
 from fnroll.models.causal_lm import causal_lm
+from fnroll.paths import at_step
 from fnroll.records.batch import RolloutBatch, RolloutRequest
 from fnroll.records.files.saver import Saver, check_overwrite
-from fnroll.records.prompt import Prompts
 from fnroll.records.record import RolloutRecord
+from fnroll.records.run import check_run
 from fnroll.rollout.cache.prefixes import Prefixes, count_distinct
 from fnroll.rollout.cache.size import count_slots, slot_bytes
 from fnroll.rollout.call import Call, OnRecord
@@ -36,9 +37,10 @@ from fnroll.rollout.driver.profile import Profile
 from fnroll.rollout.flight.budget import Budget
 from fnroll.rollout.flight.conversation import Conversations
 from fnroll.rollout.flight.flight import Ended, Flight
-from fnroll.rollout.flight.launch import end_without_room, is_open, make_flights, to_record
-from fnroll.rollout.flight.resume import check_run, check_single_turn, describe_run
-from fnroll.rollout.progress import Report, show_progress
+from fnroll.rollout.flight.launch import end_without_room, is_open, land, make_flights
+from fnroll.rollout.flight.prompts import Prompts
+from fnroll.rollout.flight.resume import check_single_turn, describe_run
+from fnroll.rollout.progress import Report, show_progress, show_steps
 from fnroll.rollout.sampler import sampling_params
 from fnroll.rollout.setup import check_length, find_parser, find_stop_ids, open_chat
 from fnroll.tools.log import EffectLog, read_log
@@ -128,7 +130,8 @@ class Rollout:
         support = sampling.support_size if sampling.is_truncating else 0
         self._held = None
         state = self._init_state(self._steps.num_lines(0), sampling, support)
-        state, done = warm_up(self._steps, state, progress=self.config.progress)
+        with show_steps("warm-up", len(self._steps.shapes()), self.config.progress) as report:
+            state, done = warm_up(self._steps, state, report)
         self._buffers = (state.cache, state.pool)
         return done
 
@@ -266,7 +269,7 @@ class Rollout:
     def _open_saver(self, call: Call, run: Mapping[str, Any]) -> Saver:
         path = self.config.save
         if path is not None:
-            path = path.replace("{step}", str(call.identity[1]))
+            path = at_step(path, call.identity[1])
             check_overwrite(path, call.records)
         return Saver(path, self.config.save_every, run)
 
@@ -283,7 +286,7 @@ class Rollout:
 
     def _to_record(self, ended: Ended, run: Mapping[str, Any] | None = None) -> RolloutRecord:
         decode = None if self.tokenizer is None else self.tokenizer.decode
-        return to_record(ended, decode, with_log_probs=self.config.return_log_probs, run=run)
+        return land(ended, decode, with_log_probs=self.config.return_log_probs, run=run)
 
     def _open_driver(
         self,
@@ -321,7 +324,7 @@ class Rollout:
             return None
         log, known = None, None
         if self.config.log is not None:
-            path = self.config.log.replace("{step}", str(identity[1]))
+            path = at_step(self.config.log, identity[1])
             if any(flight.begun for flight, _ in flights) and os.path.exists(path):
                 known = read_log(path)
             log = stack.enter_context(EffectLog.open(path))
@@ -338,7 +341,7 @@ class Rollout:
 
     def _open_runner(self, identity: tuple[int, int]) -> Runner:
         if self.config.replay is not None:
-            return ReplayRunner(self.config.replay.replace("{step}", str(identity[1])))
+            return ReplayRunner(at_step(self.config.replay, identity[1]))
         return ToolRunner(
             self.tools,
             max_concurrent_tools=self.config.max_concurrent_tools,

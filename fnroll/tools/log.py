@@ -245,7 +245,7 @@ def _parse(line: bytes, where: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise LogError(f"{where}: damaged, this is not JSON ({error}).") from error
     if not isinstance(value, dict):
-        raise LogError(f"{where}: must be a JSON object, but is {type(value).__name__}.")
+        raise LogError(f"{where}: the line is a JSON {type(value).__name__}; it must be an object")
     return value
 
 
@@ -255,7 +255,7 @@ def _check_header(line: dict[str, Any], where: str) -> None:
             f"{where}: this is not an effect log; its first line must hold 'format': {LOG_FORMAT!r}."
         )
     if line.get("version") != LOG_VERSION:
-        raise LogError(f"{where}: version must be {LOG_VERSION}, but is {line.get('version')!r}.")
+        raise LogError(f"{where}: version is {line.get('version')!r}; it must be {LOG_VERSION}")
 
 
 def _check_line(line: dict[str, Any], where: str) -> None:
@@ -269,10 +269,10 @@ def _check_line(line: dict[str, Any], where: str) -> None:
         ):
             names = " or ".join("null" if kind is type(None) else kind.__name__ for kind in kinds)
             shown = repr(value)[:80] if field in line else "missing"
-            raise LogError(f"{where}: {field!r} must be {names}, but is {shown}.")
+            raise LogError(f"{where}: {field!r} is {shown}; it must be {names}")
     if line["status"] not in RESULT_STATUSES:
         raise LogError(
-            f"{where}: 'status' must be one of {', '.join(RESULT_STATUSES)}, but is {line['status']!r}."
+            f"{where}: 'status' is {line['status']!r}; it must be one of {', '.join(RESULT_STATUSES)}"
         )
     if min(line[field] for field in _COUNTS) < 0 or not 0 <= line["seconds"] < math.inf:
         raise LogError(f"{where}: {', '.join(map(repr, _COUNTS))} and 'seconds' must not be negative.")

@@ -42,7 +42,7 @@ class ReplayRunner:
           ReplayError: a call is missing in the log or differs from it.
         """
         if not isinstance(key, tuple) or not 3 <= len(key) <= 5:
-            raise ReplayError(f"ReplayRunner: the key must be a TurnKey or as long, but is {key!r}.")
+            raise ReplayError(f"ReplayRunner.submit: key is {key!r}; it must be a TurnKey or as long")
         turn = TurnKey(*key)
         logged = self._log.get(turn, ())
         results = []

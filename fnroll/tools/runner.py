@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
+from fnroll.checks import check_int, check_number
 from fnroll.dialogue.message import ParseError, ToolCall
 from fnroll.dialogue.output import Output, clean_text, describe_error, to_output
 from fnroll.dialogue.tool import BadCall, BoundCall, ToolError, ToolSet
@@ -79,16 +80,9 @@ class ToolRunner:
         Raises:
           ValueError: a limit is not positive.
         """
-        if isinstance(max_concurrent_tools, bool) or not isinstance(max_concurrent_tools, int):
-            raise ValueError(
-                f"max_concurrent_tools must be an int of at least 1, not {max_concurrent_tools!r}."
-            )
-        if max_concurrent_tools < 1:
-            raise ValueError(f"max_concurrent_tools must be at least 1, but is {max_concurrent_tools}.")
-        if tool_timeout_s is not None and not (
-            isinstance(tool_timeout_s, int | float) and 0 < tool_timeout_s < math.inf
-        ):
-            raise ValueError(f"tool_timeout_s must be a positive number or None, but is {tool_timeout_s!r}.")
+        name = type(self).__name__
+        check_int(name, "max_concurrent_tools", max_concurrent_tools, least=1)
+        check_number(name, "tool_timeout_s", tool_timeout_s, above=0, optional=True)
         self._tools = tools
         self._slots = max_concurrent_tools
         self._timeout = math.inf if tool_timeout_s is None else float(tool_timeout_s)

@@ -2,51 +2,63 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
+from torch import nn
 
-if TYPE_CHECKING:
-    from fnroll.train.loop import Trainer
-
+from fnroll.records.files.atomic import write_file
+from fnroll.rollout.rollout import Rollout
 
 _PARTS = ("model", "optimizer", "step", "config")
 
 
-def save(trainer: Trainer, path: Path) -> None:
+class Trained(Protocol):
+    """What a checkpoint reads and writes of a training run."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    rollout: Rollout
+    config: Any
+    """A dataclass."""
+    step: int
+
+
+def save_checkpoint(run: Trained, path: Path) -> None:
     """Write weights, moments, step and configuration; the file is whole or the one that was there before."""
-    partial = path.with_name(f".{path.name}.partial")
-    state = {"model": trainer.model.state_dict(), "optimizer": trainer.optimizer.state_dict()}
-    torch.save({**state, "step": trainer.step, "config": asdict(trainer.config)}, partial)
-    partial.replace(path)
+    state = {"model": run.model.state_dict(), "optimizer": run.optimizer.state_dict()}
+    file = io.BytesIO()
+    torch.save({**state, "step": run.step, "config": asdict(run.config)}, file)
+    write_file(path, [file.getvalue()])
 
 
-def check(trainer: Trainer, path: Path) -> dict[str, Any]:
-    """Return the state that `save` wrote, if the trainer can go on from it.
+def check_checkpoint(run: Trained, path: Path) -> dict[str, Any]:
+    """Return the state that `save_checkpoint` wrote, if a run can go on from it.
 
     Raises:
       ValueError: naming what differs, if the checkpoint is of another configuration or model, or the file if
         it is none of a training run.
     """
     state = _read(path)
-    _check_config(path, asdict(trainer.config), state["config"])
-    _check_shapes(path, trainer.model.state_dict(), state["model"])
+    _check_config(path, asdict(run.config), state["config"])
+    _check_shapes(path, run.model.state_dict(), state["model"])
     return state
 
 
-def load(trainer: Trainer, path: Path) -> None:
-    """Go on where `save` was called.
+def load_checkpoint(run: Trained, path: Path) -> None:
+    """Go on where `save_checkpoint` was called.
 
     Raises:
-      ValueError: as `check` does; the trainer is as it was then.
+      ValueError: as `check_checkpoint` does; the run is as it was then.
     """
-    state = check(trainer, path)
-    trainer.model.load_state_dict(state["model"])
-    trainer.optimizer.load_state_dict(state["optimizer"])
-    trainer.step = state["step"]
-    trainer.rollout.sync_weights(trainer.step)
+    state = check_checkpoint(run, path)
+    run.model.load_state_dict(state["model"])
+    run.optimizer.load_state_dict(state["optimizer"])
+    run.step = state["step"]
+    run.rollout.sync_weights(run.step)
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from rich.console import Console
 from fnroll.models.tiny import load_tiny
 from fnroll.records.batch import RolloutBatch
 from fnroll.train.board import Write, check_board, open_board
-from fnroll.train.checkpoint import check, load
-from fnroll.train.display import say, show_steps
+from fnroll.train.checkpoint import check_checkpoint, load_checkpoint
+from fnroll.train.display import say, show_training
 from fnroll.train.loop import Metrics, TrainConfig, Trainer
 from fnroll.train.report import write_html, write_png
 
@@ -54,7 +54,7 @@ def _open_run(trainer: Trainer, out: Path, resume: bool) -> bool:
     checkpoint, path = out / CHECKPOINT, out / METRICS
     lines: list[Metrics] = []
     if resume and checkpoint.exists():
-        load(trainer, checkpoint)
+        load_checkpoint(trainer, checkpoint)
         lines = read_metrics(path, trainer.step)
     else:
         checkpoint.unlink(missing_ok=True)
@@ -97,7 +97,7 @@ def train(args: argparse.Namespace, console: Console) -> int:
     model, tokenizer = load_tiny("start")
     with Trainer(model, tokenizer, config) as trainer:
         if args.resume and (out / CHECKPOINT).exists():
-            check(trainer, out / CHECKPOINT)  # before anything is run
+            check_checkpoint(trainer, out / CHECKPOINT)  # before anything is run
         # Of the weights that the run starts from, also if it is taken up in its middle.
         before, first = _evaluate(trainer, console)
         tasks = f"{config.eval_tasks} tasks, sampled at temperature 1"
@@ -118,7 +118,7 @@ def train(args: argparse.Namespace, console: Console) -> int:
 
 
 def _take_steps(trainer: Trainer, out: Path, console: Console, board: Write) -> None:
-    with show_steps(console, trainer.config.steps, trainer.step) as show:
+    with show_training(console, trainer.config.steps, trainer.step) as show:
 
         def tell(metrics: Metrics) -> None:
             show(metrics)

@@ -49,7 +49,7 @@ def draw_spark(shares: Sequence[float]) -> str:
 
 
 @contextmanager
-def show_steps(console: Console, steps: int, done: int) -> Iterator[Callable[[Metrics], None]]:
+def show_training(console: Console, steps: int, done: int) -> Iterator[Callable[[Metrics], None]]:
     """Yield what to call after each step.
 
     Args:

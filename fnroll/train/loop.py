@@ -17,7 +17,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from fnroll.config import RolloutConfig, SamplingConfig
+import fnroll
+from fnroll import RolloutBatch, RolloutConfig, RolloutRecord, RolloutRequest
 from fnroll.grpo import (
     combine_metrics,
     dynamic_filter,
@@ -26,11 +27,7 @@ from fnroll.grpo import (
     loss_denominator,
 )
 from fnroll.models.tiny import TINY_TOOLS, Task, make_tasks, reward
-from fnroll.records.batch import RolloutBatch, RolloutRequest
-from fnroll.records.record import RolloutRecord
-from fnroll.records.training import score, to_training
-from fnroll.rollout.rollout import Rollout
-from fnroll.train.checkpoint import save
+from fnroll.train.checkpoint import save_checkpoint
 
 Metrics = dict[str, float]
 _SPREAD = 1_000_003
@@ -95,15 +92,15 @@ class Trainer:
 
     def __init__(self, model: nn.Module, tokenizer: Any, config: TrainConfig) -> None:
         self.model, self.config, self.step = model, config, 0
-        self.optimizer = torch.optim.AdamW(
+        self.optimizer: torch.optim.Optimizer = torch.optim.AdamW(
             model.parameters(), lr=config.learning_rate, betas=(0.9, 0.95), weight_decay=0.0
         )
         rollout_config = RolloutConfig(
             max_length=config.max_length, rows=config.rows, max_turns=config.max_turns,
             progress=False, wait_for_tools=True,
         )  # fmt: skip
-        self.rollout = Rollout(model, tokenizer, rollout_config, TINY_TOOLS)
-        self.sampling = SamplingConfig()
+        self.rollout = fnroll.Rollout(model, tokenizer, rollout_config, TINY_TOOLS)
+        self.sampling = fnroll.SamplingConfig()
 
     def _roll_out(self, tasks: Sequence[Task], n: int, step: int) -> RolloutBatch:
         prompts = [RolloutRecord(messages=task.messages, metadata=task.metadata) for task in tasks]
@@ -156,12 +153,12 @@ class Trainer:
         advantages = group_advantages([r.reward for r in records], [r.group for r in records])
         cuts = [slice(at, at + config.microbatch) for at in range(0, len(records), config.microbatch)]
         # Advantages are of whole groups, which a microbatch may cut; the tensors carry none of their own.
-        parts = [to_training([record.replace(reward=None) for record in records[cut]]) for cut in cuts]
+        parts = [fnroll.to_training([record.replace(reward=None) for record in records[cut]]) for cut in cuts]
         denominator, found = loss_denominator(*(part.loss_mask for part in parts)), []
         self.optimizer.zero_grad()
         for cut, part in zip(cuts, parts, strict=True):
             loss, metrics = grpo_policy_loss(
-                score(self.model, part, self.sampling),
+                fnroll.score(self.model, part, self.sampling),
                 part.old_log_probs,
                 advantages[cut],
                 part.loss_mask,
@@ -188,7 +185,7 @@ class Trainer:
             if out is not None:
                 with (out / "metrics.jsonl").open("a", encoding="utf-8") as file:
                     file.write(json.dumps(metrics) + "\n")
-                save(self, out / "checkpoint.pt")
+                save_checkpoint(self, out / "checkpoint.pt")
             if on_step is not None:
                 on_step(metrics)
 

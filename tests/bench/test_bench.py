@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import fnroll.compile.steps as lowered_module
-from fnroll.bench import EngineError, Outcome, Sample, Subject, interleave, paired_ratios, run_workload
+from fnroll.bench import EngineError, EngineRun, Sample, Subject, interleave, paired_ratios, run_workload
 from fnroll.bench import command as benchmark
 from fnroll.bench import suite as suite_module
 from fnroll.bench.engine import FnrollEngine
@@ -158,7 +158,7 @@ class Broken:
         if self.times == 0:
             raise RuntimeError("no pages left\nand a long story")
         self.times -= 1
-        return Outcome(seconds=1.0, tokens=10)
+        return EngineRun(seconds=1.0, tokens=10)
 
     def close(self):
         self.closed = True
@@ -228,10 +228,10 @@ def test_the_least_that_must_be_fed():
 
 
 def test_the_share_of_the_bound_counts_full_rows():
-    bound = Sample([Outcome(seconds=2.0, tokens=8, steps=4)])  # half a second a step
-    engine = Sample([Outcome(seconds=9.0, tokens=12, decode_s=6.0, decode_tokens=12)])
+    bound = Sample([EngineRun(seconds=2.0, tokens=8, steps=4)])  # half a second a step
+    engine = Sample([EngineRun(seconds=9.0, tokens=12, decode_s=6.0, decode_tokens=12)])
     assert share_of_bound(engine, bound, rows=2) == pytest.approx(0.5 * 6 / 6.0)
-    blind = Sample([Outcome(seconds=9.0, tokens=12)])
+    blind = Sample([EngineRun(seconds=9.0, tokens=12)])
     assert share_of_bound(blind, bound, rows=2) == pytest.approx(0.5 * 6 / 9.0)
 
 
@@ -241,7 +241,7 @@ def test_engines_take_turns_and_ratios_are_paired_by_round():
     def engine(name):
         def run():
             seen.append(name)
-            return Outcome(seconds=next(seconds), tokens=10 if name == "a" else 20)
+            return EngineRun(seconds=next(seconds), tokens=10 if name == "a" else 20)
 
         return run
 
@@ -256,7 +256,7 @@ def test_ctrl_c_keeps_the_rounds_that_were_done():
         if len(done) == 3:
             raise KeyboardInterrupt
         done.append(1)
-        return Outcome(seconds=1.0, tokens=1)
+        return EngineRun(seconds=1.0, tokens=1)
 
     done = []
     samples, interrupt = interleave({"a": run}, 9, lambda text: None)

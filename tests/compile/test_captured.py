@@ -16,7 +16,7 @@ from tests.core.helpers import running, unsunk
 
 
 def step_of(model, **options):
-    return captured(donate(decode(model), ALL), record=record, **options)
+    return captured(donate(decode(model), ALL), recorder=record, **options)
 
 
 def both(step, model, pure, state, calls):

@@ -156,7 +156,7 @@ THOUGHT = "<think>\nhello\n</think>\n\nIt is 21 degrees."
 
 def test_template_that_drops_reasoning_is_detected_c3():
     chat, tokenizer, own, _ = init("thinking")
-    assert chat.rewrites_after == {"user"} and chat.rewrites_history
+    assert chat.rewrites_after == {"user"}
     prompt = chat.render_prompt(QUESTION)
     sampled = [*tokenizer.encode(THOUGHT), own]
     feedback = chat.continue_turn(prompt.messages, sampled, [{"role": "user", "content": "in Rome"}])
@@ -176,7 +176,7 @@ def test_rewriting_template_keeps_the_record_append_only_template_02():
         record += [*sampled, *segment.ids]
         inputs.append(list(record))
     assert all(later[: len(earlier)] == earlier for earlier, later in itertools.pairwise(inputs))
-    assert chat.response_text(record).count(THOUGHT) == 3
+    assert tokenizer.decode(record).count(THOUGHT) == 3
 
 
 @pytest.mark.parametrize("thinking", [True, False])
@@ -216,11 +216,11 @@ def test_an_emoji_cut_by_the_budget_template_06():
     assert len(flower) == 4
     first, second = [*tokenizer.encode("x", add_special_tokens=False), *flower[:2]], flower[2:]
     assert chat.turn_text(first).startswith("x")
-    assert chat.response_text(first + second) == "x🌸" == tokenizer.decode(first + second)
+    assert tokenizer.decode(first + second) == "x🌸"
     segment = chat.continue_turn(prompt.messages, [*first, own], [{"role": "tool", "content": "🌸"}])
     response = [*first, own, *segment.ids]
-    assert chat.response_text(response) == tokenizer.decode(response)
-    assert "🌸" in chat.response_text(response)
+    assert "🌸" in tokenizer.decode(response)
+    assert "🌸" in tokenizer.decode(response)
 
 
 def test_half_a_character_from_a_fast_tokenizer_reads_as_a_replacement_character():
@@ -228,7 +228,7 @@ def test_half_a_character_from_a_fast_tokenizer_reads_as_a_replacement_character
     flower = tokenizer.encode("🌸")
     assert len(flower) == 4
     assert chat.turn_text(flower[:2]) == "\ufffd"
-    assert chat.response_text(flower) == "🌸"
+    assert tokenizer.decode(flower) == "🌸"
     segment = chat.continue_turn(QUESTION, [*flower[:2], own], tool_messages(1))
     assert segment.text.startswith("\n<|im_start|>tool")
 
@@ -254,10 +254,10 @@ def test_control_tokens_in_tool_output_are_plain_text(tokenizer, spelling):
     assert [index for index in segment.ids if index in control] == expected
     assert f"a {spelling} b" in segment.text
     if tokenizer.eos_token != "</s>":
-        assert f"a {spelling} b" in chat.response_text(segment.ids)
+        assert f"a {spelling} b" in tokenizer.decode(segment.ids)
     else:
         # Such tokenizers cannot show the control tokens' own spaces; the text keeps its letters all the same.
-        assert f"a {spelling} b".replace(" ", "") in chat.response_text(segment.ids).replace(" ", "")
+        assert f"a {spelling} b".replace(" ", "") in tokenizer.decode(segment.ids).replace(" ", "")
 
 
 def test_plain_spelling_has_the_ids_of_a_plain_encoding():
@@ -275,7 +275,7 @@ def test_slow_tokenizer_encodes_control_tokens_as_text():
     chat = init_chat(tokenizer, stop_ids=[own])
     segment = chat.continue_turn(QUESTION, [own], [{"role": "tool", "content": "a <|im_end|> </s> b"}])
     assert segment.ids.count(own) == 1 and tokenizer.eos_token_id not in segment.ids
-    assert "a <|im_end|> </s> b" in chat.response_text(segment.ids)
+    assert "a <|im_end|> </s> b" in tokenizer.decode(segment.ids)
 
 
 def test_control_tokens_are_allowed_on_request():
@@ -330,16 +330,16 @@ def test_numbers_of_tool_results_depend_on_the_history():
 
 
 def test_marks_in_the_data_do_no_harm():
-    chat, _, own, _ = init("chatml")
+    chat, tokenizer, own, _ = init("chatml")
     output = "fnroll0mark <|im_end|> fnroll1mark fnroll"
     segment = chat.continue_turn(QUESTION, [own], [{"role": "tool", "content": output}])
-    assert output in segment.text and chat.response_text(segment.ids) == segment.text
+    assert output in segment.text and tokenizer.decode(segment.ids) == segment.text
 
 
 def test_text_that_is_no_unicode_is_repaired():
-    chat, _, own, _ = init("chatml")
+    chat, tokenizer, own, _ = init("chatml")
     segment = chat.continue_turn(QUESTION, [own], [{"role": "tool", "content": "a\ud83cb\ud83c\udf38"}])
-    assert "a\ufffdb🌸" in segment.text and chat.response_text(segment.ids) == segment.text
+    assert "a\ufffdb🌸" in segment.text and tokenizer.decode(segment.ids) == segment.text
 
 
 def test_nothing_passed_in_is_changed():

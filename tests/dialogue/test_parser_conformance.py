@@ -9,7 +9,7 @@ from functools import cache
 
 import pytest
 
-from fnroll.dialogue.message import Message
+from fnroll.dialogue.message import ParsedTurn
 from fnroll.dialogue.parsers import get_parser
 
 WHY = "the conformance suite is a development dependency"
@@ -42,7 +42,7 @@ def default_prompts() -> dict[str, str]:
     return prompts
 
 
-def parse(fixture) -> Message:
+def parse(fixture) -> ParsedTurn:
     prefix = fixture.generation_prompt
     if prefix is None:
         prefix = default_prompts().get(fixture.reference_model, "")
@@ -50,7 +50,7 @@ def parse(fixture) -> Message:
     return parser.parse(fixture.raw_output, prefix=prefix, tools=fixture.tools)
 
 
-def has_right_calls(fixture, message: Message) -> bool:
+def has_right_calls(fixture, message: ParsedTurn) -> bool:
     expected = fixture.expected.tool_calls if fixture.expected else ()
     return [typed(call) for call in message.calls] == [typed(call) for call in expected]
 
@@ -59,7 +59,7 @@ def typed(call) -> tuple[str, object]:
     return call.name, checks.canonical_arguments(json.dumps(call.arguments))
 
 
-def problem(fixture, message: Message) -> str:
+def problem(fixture, message: ParsedTurn) -> str:
     """What the suite's full check says, or nothing."""
     calls = tuple(results.ParsedToolCall(call.name, json.dumps(call.arguments)) for call in message.calls)
     result = results.ParseResult(message.content or None, message.reasoning, calls)

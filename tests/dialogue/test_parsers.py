@@ -6,7 +6,7 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from fnroll.dialogue.message import Message, ParseError, ToolCall
+from fnroll.dialogue.message import ParsedTurn, ParseError, ToolCall
 from fnroll.dialogue.parsers import detect_parser, get_parser, parser_names, register_parser, registry
 from fnroll.dialogue.parsers.schema import convert, parameter_schemas
 
@@ -18,7 +18,7 @@ def tool(name, **properties):
     return {"type": "function", "function": {"name": name, "parameters": schema}}
 
 
-def parse(name, text, *, prefix="", tools=()) -> Message:
+def parse(name, text, *, prefix="", tools=()) -> ParsedTurn:
     return get_parser(name).parse(text, prefix=prefix, tools=tools)
 
 
@@ -80,12 +80,12 @@ def test_two_calls_keep_their_order_and_their_spans(name):
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_plain_text_is_content(name):
     text = "2 < 3, {braces}, [brackets] and Zürich 🌸."
-    assert parse(name, text) == Message(text, None, (), ())
+    assert parse(name, text) == ParsedTurn(text, None, (), ())
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_an_empty_turn_is_an_empty_message(name):
-    assert parse(name, "") == Message("", None, (), ())
+    assert parse(name, "") == ParsedTurn("", None, (), ())
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
@@ -734,7 +734,7 @@ def test_an_unknown_parser_is_refused_with_the_known_names():
 
 class Shout:
     def parse(self, text, *, prefix, tools):
-        return Message(text.upper(), None, (), ())
+        return ParsedTurn(text.upper(), None, (), ())
 
 
 @pytest.fixture

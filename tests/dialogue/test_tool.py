@@ -119,11 +119,11 @@ def test_from_schema_takes_both_forms() -> None:
         (lambda: Tool.from_schema({"name": "a b"}, lambda: 0), "Tool name 'a b' must consist of letters"),
         (lambda: Tool.from_schema({"name": ""}, lambda: 0), "Tool name '' must consist of letters"),
         (lambda: Tool.from_schema({}, lambda: 0), "must hold a string 'name'"),
-        (lambda: Tool.from_schema([], lambda: 0), "schema must be a dict, but is list"),  # type: ignore[arg-type]
+        (lambda: Tool.from_schema([], lambda: 0), "the schema is a list; it must be a dict"),  # type: ignore[arg-type]
         (lambda: Tool.from_schema({"name": "t"}, 3), "Tool 't': needs a callable, but got 3."),  # type: ignore[arg-type]
         (
             lambda: Tool.from_schema({"name": "t", "description": 3}, lambda: 0),
-            "'description' must be a string",
+            "it must be a string",
         ),
         (
             lambda: Tool.from_schema({"name": "t", "parameters": {"type": "array"}}, lambda: 0),

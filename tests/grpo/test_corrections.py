@@ -157,7 +157,7 @@ def test_a_token_outside_the_support_has_no_weight():
         ({"level": "geometric"}, "level is 'geometric'"),
         ({"mode": "clip"}, "mode is 'clip'"),
         ({"upper": -1.0}, "upper is -1.0"),
-        ({"lower": 3.0}, "lower is 3.0; it must be at least 0 and at most 2"),
+        ({"lower": 3.0}, "lower is 3.0; it must be a number at least 0 and at most 2"),
     ],
 )
 def test_bad_corrections_are_named(options, message):

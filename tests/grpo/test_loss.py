@@ -231,7 +231,7 @@ BAD = [
     ({"weights": torch.zeros(4, 1)}, r"weights has shape \[4, 1\]"),
     ({"loss_mask": torch.ones(4, 6)}, "loss_mask is torch.float32 .*must be torch.bool"),
     ({"loss_mask": torch.ones(6, dtype=torch.bool)}, r"loss_mask is torch.bool of shape \[6\]"),
-    ({"clip_low": -0.1}, "clip_low is -0.1; it must be at least 0 and at most 1"),
+    ({"clip_low": -0.1}, "clip_low is -0.1; it must be a finite number at least 0 and at most 1"),
     ({"clip_low": 1.5}, "clip_low is 1.5"),
     ({"clip_high": math.nan}, "clip_high is nan"),
     ({"dual_clip": 1.0}, "dual_clip is 1.0; it must be above 1"),

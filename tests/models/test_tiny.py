@@ -12,12 +12,12 @@ from fnroll.dialogue.chat import init_chat
 from fnroll.dialogue.tool import ToolSet
 from fnroll.models.load import load_model
 from fnroll.models.tiny import CHECKPOINTS, TINY_TOOLS, load_tiny, make_tasks, reward
-from fnroll.models.tiny.demonstrations import Encoder, demonstrate
+from fnroll.models.tiny.demonstrations import DemonstrationEncoder, demonstrate
 from fnroll.models.tiny.load import FILES
 from fnroll.models.tiny.tasks import final_answer
 from fnroll.models.tiny.tokenizer import TEMPLATE
 from fnroll.models.tiny.tools import calc, convert, price
-from fnroll.models.tiny.train import imitation_loss, main
+from fnroll.train.pretrain import imitation_loss, main
 
 MIB = 2**20
 HEADER, STOP = "<|im_start|>assistant\n", "<|im_end|>"
@@ -166,7 +166,7 @@ def test_demonstrations_are_encoded_as_rollouts_write_them(tokenizer):
     chat = chat_of(tokenizer)
     for task in make_tasks(16):
         demonstration = demonstrate(task)
-        ids, mask = Encoder(chat).encode(task, demonstration)
+        ids, mask = DemonstrationEncoder(chat).encode(task, demonstration)
         segment = chat.render_prompt(task.messages)
         expected = list(segment.ids)
         for index, turn in enumerate(demonstration.turns):

@@ -166,7 +166,7 @@ def test_a_file_of_another_kind_or_version_is_refused(tmp_path):
 def test_a_failed_save_leaves_the_one_before(tmp_path, monkeypatch):
     path, (model, state) = tmp_path / "s", running()
     fnroll.save(state, path)
-    monkeypatch.setattr("fnroll.records.files.save.os.fsync", lambda _: 1 / 0)
+    monkeypatch.setattr("fnroll.records.files.atomic.os.fsync", lambda _: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         fnroll.save(step(model, state), path)
     assert tree_equal(fnroll.load(path), state) and [file.name for file in tmp_path.iterdir()] == ["s"]

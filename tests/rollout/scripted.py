@@ -7,7 +7,7 @@ from fnroll.core.tree import replace
 from fnroll.models import Model
 
 
-def scripted_model(scripts, vocab_size=32, stop_ids=(0,), forwards=None):
+def forced_model(scripts, vocab_size=32, stop_ids=(0,), forwards=None):
     """Return a model that goes on after a prompt's first id, which names the script, with its tokens.
 
     After the script's end it says 1 for ever. `forwards`, a list, takes rows and columns of every forward.

@@ -17,7 +17,7 @@ from fnroll import (
 )
 from fnroll.models import causal_lm, toy_logits, toy_model
 from fnroll.models.zoo import tiny_model
-from tests.rollout.scripted import scripted_model
+from tests.rollout.scripted import forced_model
 
 
 def engine(model, tokenizer=None, max_length=24, rows=2, **config):
@@ -62,7 +62,7 @@ def test_budgets_and_stop_ids(script, budget, response, status, reason, poll_eve
     """Case eos-02: the ending stop id is kept, trained and told apart from a cut; nothing follows it."""
     sampling = dict(budget)
     max_length = sampling.pop("max_length", 24)
-    model = scripted_model(SCRIPTS)
+    model = forced_model(SCRIPTS)
     with engine(model, max_length=max_length, poll_every=poll_every) as rollout:
         batch = rollout.generate(request([[script, 5], [7, 5]]), SamplingConfig(temperature=0.0, **sampling))
     record = batch[0]
@@ -77,7 +77,7 @@ def test_budgets_and_stop_ids(script, budget, response, status, reason, poll_eve
 
 def test_a_prompt_without_room_ends_and_the_others_run():
     prompts = [[9, 5], list(range(1, 9)), [8, 5], list(range(1, 8))]
-    with engine(scripted_model(SCRIPTS), max_length=8) as rollout:
+    with engine(forced_model(SCRIPTS), max_length=8) as rollout:
         batch = rollout.generate(request(prompts, n=2), SamplingConfig(temperature=0.0))
     assert [(record.status, record.reason) for record in batch[::2]] == [
         ("COMPLETED", "eos"),
@@ -127,7 +127,7 @@ def test_zero_prompts():
 )
 def test_a_bad_prompt_is_named_before_anything_runs(record, message):
     forwards = []
-    model = scripted_model(SCRIPTS, vocab_size=16, forwards=forwards)
+    model = forced_model(SCRIPTS, vocab_size=16, forwards=forwards)
     with engine(model) as rollout:
         with pytest.raises(ValueError, match=message):
             rollout.generate(RolloutRequest([RolloutRecord(prompt_ids=[1]), record]))
@@ -149,7 +149,7 @@ class Words:
 
 
 def test_text_prompts_and_responses_without_a_chat_template():
-    with engine(scripted_model(SCRIPTS), Words()) as rollout:
+    with engine(forced_model(SCRIPTS), Words()) as rollout:
         batch = rollout.generate(
             RolloutRequest([RolloutRecord(messages=[{"role": "user", "content": "9 5"}])]),
             SamplingConfig(temperature=0.0),
@@ -173,7 +173,7 @@ def test_a_tokenizer_with_neither_pad_nor_eos():
 
 
 def test_both_the_model_s_and_the_tokenizer_s_stop_ids_end_a_turn():
-    model = scripted_model({9: [5, 6, 3], 8: [5, 4, 2]}, stop_ids=(3,))
+    model = forced_model({9: [5, 6, 3], 8: [5, 4, 2]}, stop_ids=(3,))
     with engine(model, Words(eos=2)) as rollout:
         batch = rollout.generate(request([[9, 5], [8, 5]]), SamplingConfig(temperature=0.0))
     assert [record.response_ids for record in batch] == [(6, 3), (4, 2)]
@@ -237,7 +237,7 @@ def test_identity_and_metadata_are_carried():
     tags = [{"tag": i, "object": object()} for i in range(3)]
     prompts = [RolloutRecord(prompt_ids=[7 + i, 5], metadata=tag) for i, tag in enumerate(tags)]
     prompts[1] = prompts[1].replace(prompt_id="q", group=40, sample=3)
-    with engine(scripted_model(SCRIPTS)) as rollout:
+    with engine(forced_model(SCRIPTS)) as rollout:
         for _ in range(2):
             batch = rollout.generate(RolloutRequest(prompts, n=2), SamplingConfig(temperature=0.0))
             assert [record.prompt_id for record in batch] == [0, 0, "q", "q", 2, 2]
@@ -252,7 +252,7 @@ def test_identity_and_metadata_are_carried():
 @pytest.mark.parametrize("batching", ["continuous", "static"])
 def test_on_record_hears_of_each_record_once_as_it_ends(batching):
     heard = []
-    with engine(scripted_model(SCRIPTS), max_length=10, batching=batching) as rollout:
+    with engine(forced_model(SCRIPTS), max_length=10, batching=batching) as rollout:
         batch = rollout.generate(
             request([[7, 5], [8, 5], [9, 5], [1] * 10]),
             SamplingConfig(temperature=0.0),
@@ -276,7 +276,7 @@ def interrupt_after(count):
 def test_ctrl_c_keeps_what_had_ended_and_the_rollout_goes_on_working():
     # The second ends before the first; two have ended then, and two have not.
     prompts = [[9, 5], [8, 5], [7, 5], [8, 6]]
-    with engine(scripted_model(SCRIPTS)) as rollout:
+    with engine(forced_model(SCRIPTS)) as rollout:
         whole = rollout.generate(request(prompts), SamplingConfig(temperature=0.0))
         with pytest.raises(RolloutInterrupted, match="2 of 4 records had ended") as caught:
             rollout.generate(request(prompts), SamplingConfig(temperature=0.0), on_record=interrupt_after(2))
@@ -300,13 +300,13 @@ def test_a_model_error_leaves_what_had_ended_and_a_usable_rollout(fail_at, finis
 
     forwards = Failing()
     prompts = [[7, 5], [8, 5], [9, 5], [8, 6]]
-    with engine(scripted_model(SCRIPTS, forwards=forwards)) as rollout:
+    with engine(forced_model(SCRIPTS, forwards=forwards)) as rollout:
         with pytest.raises(OutOfMemoryError):
             rollout.generate(request(prompts), SamplingConfig(temperature=0.0))
         assert [record.prompt_ids[0] for record in rollout.finished] == finished
         forwards.armed = False
         again = rollout.generate(request(prompts), SamplingConfig(temperature=0.0))
-    with engine(scripted_model(SCRIPTS)) as fresh:
+    with engine(forced_model(SCRIPTS)) as fresh:
         assert again == fresh.generate(request(prompts), SamplingConfig(temperature=0.0))
 
 
@@ -314,7 +314,7 @@ def test_an_error_in_on_record_is_the_caller_s_and_nothing_is_lost():
     def fail(place, record):
         raise OSError("disk full")
 
-    with engine(scripted_model(SCRIPTS)) as rollout:
+    with engine(forced_model(SCRIPTS)) as rollout:
         with pytest.raises(OSError, match="disk full"):
             rollout.generate(request([[7, 5], [8, 5]]), SamplingConfig(temperature=0.0), on_record=fail)
         assert [record.prompt_ids[0] for record in rollout.finished] == [8]
@@ -389,7 +389,7 @@ def test_polling_changes_no_record(poll_every):
 def test_profile_numbers_add_up(batching, poll_every):
     forwards = []
     prompts = [[7, *[5] * i] for i in range(5)] + [[9, 5]]
-    model = scripted_model(SCRIPTS, forwards=forwards)
+    model = forced_model(SCRIPTS, forwards=forwards)
     decodes = []
     with engine(model, rows=3, batching=batching, poll_every=poll_every) as rollout:
         decode = rollout._steps.decode
@@ -415,10 +415,10 @@ def test_static_batching_admits_only_when_all_rows_are_free():
     """Lengths 1 and 12 in two rows, twice: static takes 2 x 12 steps, continuous lets one row go on."""
     prompts = [[7, 5], [8, 5], [7, 6], [8, 6]]
     sampling = SamplingConfig(temperature=0.0, max_new_tokens=12)
-    with engine(scripted_model(SCRIPTS), batching="static") as rollout:
+    with engine(forced_model(SCRIPTS), batching="static") as rollout:
         static = rollout.generate(request(prompts), sampling)
         assert rollout.profile.steps == 24
-    with engine(scripted_model(SCRIPTS)) as rollout:
+    with engine(forced_model(SCRIPTS)) as rollout:
         continuous = rollout.generate(request(prompts), sampling)
         assert rollout.profile.steps == 13
     assert static == continuous
@@ -508,15 +508,13 @@ def test_records_that_ended_at_the_same_poll_survive_an_interrupt():
         raise KeyboardInterrupt
 
     with pytest.raises(RolloutInterrupted) as caught:
-        engine(scripted_model(SCRIPTS), rows=4, poll_every=16).generate(
-            request([[9]] * 4), on_record=interrupt
-        )
+        engine(forced_model(SCRIPTS), rows=4, poll_every=16).generate(request([[9]] * 4), on_record=interrupt)
     assert [record.response_ids for record in caught.value.batch] == [(5, 6, 4, 0)] * 4
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError("out of memory")])
 def test_records_that_ended_since_the_last_poll_survive(error):
-    model, calls = scripted_model(SCRIPTS), []
+    model, calls = forced_model(SCRIPTS), []
 
     def failing(params, chunk, cache):
         calls.append(chunk)

@@ -174,15 +174,18 @@ GOOD = (
         ('{"prompt_id": 0', "line 3: damaged, this is not JSON"),
         ("\x00\x00", "line 3: damaged, this is not JSON"),
         ("", "line 3: damaged, this is not JSON"),
-        ("[]", "line 3: must be a JSON object, but is list."),
-        ("{}", "line 3: 'prompt_id' must be int or str, but is missing."),
-        (GOOD.replace('"sample":0', '"sample":true'), "line 3: 'sample' must be int, but is True."),
+        ("[]", "line 3: the line is a JSON list; it must be an object"),
+        ("{}", "line 3: 'prompt_id' is missing; it must be int or str"),
+        (GOOD.replace('"sample":0', '"sample":true'), "line 3: 'sample' is True; it must be int"),
         (
             GOOD.replace('"turn":0', '"turn":-1'),
             "line 3: 'sample', 'turn', 'seed', 'step', 'call' and 'seconds' must not",
         ),
-        (GOOD.replace('"ok"', '"fine"'), "line 3: 'status' must be one of ok, error, timeout, unknown_tool"),
-        (GOOD.replace('"name":"t"', '"name":3'), "line 3: 'name' must be str or null, but is 3."),
+        (
+            GOOD.replace('"ok"', '"fine"'),
+            "line 3: 'status' is 'fine'; it must be one of ok, error, timeout, unknown_tool",
+        ),
+        (GOOD.replace('"name":"t"', '"name":3'), "line 3: 'name' is 3; it must be str or null"),
         (
             GOOD.replace('"call":0', '"call":2'),
             "line 3: prompt 0, sample 0, turn 0, call 2 comes before call 1.",
@@ -202,7 +205,7 @@ def test_other_damage_is_named_with_its_line(tmp_path: Path, line: str, message:
 @pytest.mark.parametrize(
     ("header", "message"),
     [
-        ('{"format": "fnroll-effects", "version": 2}', "line 1: version must be 1, but is 2."),
+        ('{"format": "fnroll-effects", "version": 2}', "line 1: version is 2; it must be 1"),
         ('{"a": 1}', "line 1: this is not an effect log"),
         ("# notes", "line 1: damaged, this is not JSON"),
     ],
@@ -242,7 +245,7 @@ def test_foreign_files_are_refused_and_left_as_they_are(tmp_path: Path, header: 
             (*CALLS[:3], ParseError("other", (0, 0))),
             "call 3: the parse error is 'other', but the log holds",
         ),
-        (0, CALLS, "the key must be a TurnKey or as long, but is 0."),
+        (0, CALLS, "key is 0; it must be a TurnKey or as long"),
     ],
 )
 def test_replay_of_something_else_is_refused(
@@ -268,7 +271,7 @@ def test_replay_can_be_cancelled(logged: tuple[Path, tuple[ToolResult, ...]]) ->
 
 def test_writing_checks_the_event(tmp_path: Path) -> None:
     with EffectLog.open(tmp_path / "log") as log:
-        with pytest.raises(LogError, match="'prompt_id' must be int or str, but is None"):
+        with pytest.raises(LogError, match="'prompt_id' is None; it must be int or str"):
             log.write(event(key=TurnKey(None, 0, 0)))  # type: ignore[arg-type]
         with pytest.raises(ValueError):
             turn_events(KEY, CALLS, ())

@@ -270,10 +270,10 @@ def test_end_of_a_program_is_told_apart_from_a_limit() -> None:
 @pytest.mark.parametrize(
     ("limits", "message"),
     [
-        ({"seconds": 0}, "ProcessLimits.seconds must be a positive number, but is 0."),
-        ({"memory_bytes": 1}, "ProcessLimits.memory_bytes must be an int of at least 67108864, but is 1."),
-        ({"processes": 0}, "ProcessLimits.processes must be an int of at least 1, but is 0."),
-        ({"output_bytes": 1.5}, "ProcessLimits.output_bytes must be an int of at least 2, but is 1.5."),
+        ({"seconds": 0}, "ProcessLimits.seconds is 0; it must be a finite number above 0"),
+        ({"memory_bytes": 1}, "ProcessLimits.memory_bytes is 1; it must be an int of at least 67108864"),
+        ({"processes": 0}, "ProcessLimits.processes is 0; it must be an int of at least 1"),
+        ({"output_bytes": 1.5}, "ProcessLimits.output_bytes is 1.5; it must be an int of at least 2"),
     ],
 )
 def test_limits_are_checked(limits: dict[str, Any], message: str) -> None:

@@ -417,16 +417,28 @@ def test_key_in_use_is_refused() -> None:
 @pytest.mark.parametrize(
     ("limits", "message"),
     [
-        ({"max_concurrent_tools": 0}, "max_concurrent_tools must be at least 1, but is 0."),
-        ({"max_concurrent_tools": True}, "max_concurrent_tools must be an int of at least 1, not True."),
-        ({"tool_timeout_s": 0}, "tool_timeout_s must be a positive number or None, but is 0."),
-        ({"tool_timeout_s": float("nan")}, "tool_timeout_s must be a positive number or None, but is nan."),
+        (
+            {"max_concurrent_tools": 0},
+            "max_concurrent_tools is 0; it must be an int of at least 1",
+        ),
+        (
+            {"max_concurrent_tools": True},
+            "max_concurrent_tools is True; it must be an int of at least 1",
+        ),
+        (
+            {"tool_timeout_s": 0},
+            "tool_timeout_s is 0; it must be a finite number above 0, or None",
+        ),
+        (
+            {"tool_timeout_s": float("nan")},
+            "tool_timeout_s is nan; it must be a finite number above 0, or None",
+        ),
     ],
 )
 def test_limits_are_checked(limits: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError) as caught:
         ToolRunner(ToolSet(), **limits)
-    assert str(caught.value) == message
+    assert str(caught.value) == f"ToolRunner.{message}"
 
 
 def test_printing_tools_leave_stdout_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:

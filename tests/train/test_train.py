@@ -14,9 +14,9 @@ from fnroll.cli import _parser, main
 from fnroll.models.tiny import load_tiny
 from fnroll.models.zoo import tiny_model
 from fnroll.train import TrainConfig, Trainer, loop
-from fnroll.train.checkpoint import load, save
+from fnroll.train.checkpoint import load_checkpoint, save_checkpoint
 from fnroll.train.command import read_metrics
-from fnroll.train.display import draw_spark, show_steps
+from fnroll.train.display import draw_spark, show_training
 from fnroll.train.report import CURVES, draw_curve, write_html, write_png
 
 SMALL = TrainConfig(steps=3, prompts=4, n=4, eval_tasks=8, rows=16)
@@ -50,7 +50,7 @@ def test_a_run_that_was_stopped_goes_on_as_it_would_have(tmp_path):
         trainer.run(tmp_path, parts.append)
     with new_trainer() as trainer:
         torch.manual_seed(99)
-        load(trainer, tmp_path / "checkpoint.pt")
+        load_checkpoint(trainer, tmp_path / "checkpoint.pt")
         trainer.evaluate()
         trainer.run(tmp_path, parts.append)
         found = trainer.model.state_dict()
@@ -98,9 +98,9 @@ def test_microbatches_do_not_change_a_step():
 def test_a_checkpoint_of_another_run_is_refused(tmp_path):
     path = tmp_path / "checkpoint.pt"
     with new_trainer() as trainer:
-        save(trainer, path)
+        save_checkpoint(trainer, path)
     with new_trainer(replace(SMALL, seed=1)) as trainer, pytest.raises(ValueError, match=r"seed 0.*has 1"):
-        load(trainer, path)
+        load_checkpoint(trainer, path)
     _, tokenizer = load_tiny("start")
     other = tiny_model("qwen3", torch.float32)
     config = replace(SMALL, max_length=64)
@@ -112,14 +112,14 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path):
             match=r"checkpoint.pt is of another model: model\.embed_tokens\.weight has shape \[\d+, 128\], "
             r"and here it has shape \[\d+, \d+\]",
         ):
-            load(trainer, path)
+            load_checkpoint(trainer, path)
         del saved["model"]["model.norm.weight"]
         saved["model"] |= {k: v for k, v in other.state_dict().items() if k in saved["model"]}
         torch.save({**saved, "config": {**saved["config"], "max_length": 64}}, path)
         with pytest.raises(
             ValueError, match=r"model.norm.weight is not there, and here it has shape \[\d+\]"
         ):
-            load(trainer, path)
+            load_checkpoint(trainer, path)
     assert [file.name for file in tmp_path.iterdir()] == ["checkpoint.pt"]
 
 
@@ -223,7 +223,7 @@ STEP = {
 
 def test_each_step_is_a_line_where_there_is_no_terminal():
     console = Console(file=io.StringIO(), width=40)
-    with show_steps(console, 30, 0) as show:
+    with show_training(console, 30, 0) as show:
         show(STEP)
         show({name: value for name, value in STEP.items() if name != "kl"})
     first, second = console.file.getvalue().splitlines()
@@ -235,7 +235,7 @@ def test_each_step_is_a_line_where_there_is_no_terminal():
 
 def test_a_terminal_has_a_live_display():
     console = Console(file=io.StringIO(), width=100, force_terminal=True, color_system=None)
-    with show_steps(console, 30, 2) as show:
+    with show_training(console, 30, 2) as show:
         for reward in (0.0, 0.5, 1.0):
             show({**STEP, "reward": reward})
     shown = console.file.getvalue()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from fnroll.dialogue.message import Message, ParseError, ToolCall
+from fnroll.dialogue.message import ParsedTurn, ParseError, ToolCall
 from fnroll.dialogue.parsers.frame import call_or_error, failure, show
 from fnroll.dialogue.parsers.scan import Malformed, Scan, read_json
 from fnroll.dialogue.parsers.schema import parameter_schemas
@@ -26,9 +26,9 @@ class _Turn:
     reasoning: list[str] = field(default_factory=list)
     outcomes: list[ToolCall | ParseError] = field(default_factory=list)
 
-    def message(self) -> Message:
+    def message(self) -> ParsedTurn:
         thoughts = [kept for text in self.reasoning if (kept := trim(text))]
-        return Message(
+        return ParsedTurn(
             content=trim("".join(self.content)),
             reasoning="\n".join(thoughts) or None,
             calls=tuple(outcome for outcome in self.outcomes if isinstance(outcome, ToolCall)),
@@ -40,7 +40,7 @@ class _Turn:
 class HarmonyParser:
     """A parser of whole Harmony turns."""
 
-    def parse(self, text: str, *, prefix: str, tools: Tools) -> Message:
+    def parse(self, text: str, *, prefix: str, tools: Tools) -> ParsedTurn:
         """Parse one turn; see `Parser.parse`."""
         scan = Scan(text, end_of_turn(text, _ENDS))
         schemas, turn = parameter_schemas(tools), _Turn()

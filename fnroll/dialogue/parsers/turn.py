@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from fnroll.dialogue.message import Message, ParseError, ToolCall
+from fnroll.dialogue.message import ParsedTurn, ParseError, ToolCall
 from fnroll.dialogue.parsers.frame import Frame
 from fnroll.dialogue.parsers.scan import Scan
 from fnroll.dialogue.parsers.schema import parameter_schemas
@@ -20,7 +20,7 @@ Schemas = Mapping[str, Mapping[str, Any]]
 class Parser(Protocol):
     """Anything that turns sampled text into a message."""
 
-    def parse(self, text: str, *, prefix: str, tools: Tools) -> Message:
+    def parse(self, text: str, *, prefix: str, tools: Tools) -> ParsedTurn:
         """Parse one turn; never raises.
 
         Args:
@@ -84,13 +84,13 @@ class _Walk:
         self.reasoning.append(text[self.since : at])
         self.closer, self.block, self.may_be_open = "", len(self.parts), False
 
-    def message(self) -> Message:
+    def message(self) -> ParsedTurn:
         texts = [(i, part) for i, part in enumerate(self.parts) if isinstance(part, str)]
         border = self.block if self.closer else len(self.parts)
         content = "".join(part for i, part in texts if i < border)
         thoughts = [*self.reasoning, "".join(part for i, part in texts if i >= border)]
         reasoning = "\n".join(kept for thought in thoughts if (kept := trim(thought)))
-        return Message(
+        return ParsedTurn(
             content=trim(content),
             reasoning=reasoning or None,
             calls=tuple(part for part in self.parts if isinstance(part, ToolCall)),
@@ -120,7 +120,7 @@ class TurnParser:
     leads: bool = False
     """Whether a call may begin an answer without any marker."""
 
-    def parse(self, text: str, *, prefix: str, tools: Tools) -> Message:
+    def parse(self, text: str, *, prefix: str, tools: Tools) -> ParsedTurn:
         """Parse one turn; see `Parser.parse`."""
         scan = Scan(text, end_of_turn(text, self.stops))
         schemas = parameter_schemas(tools)

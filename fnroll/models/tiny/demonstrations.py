@@ -95,7 +95,7 @@ def demonstrate(task: Task, random: Random | None = None, carelessness: float = 
     return Demonstration((*turns, answer), tuple(results))
 
 
-class Encoder:
+class DemonstrationEncoder:
     """Writes demonstrations as ids, exactly as a rollout of the same conversation has them.
 
     Args:

@@ -20,7 +20,7 @@ def load_tiny(checkpoint: str = "start", folder: Path = FILES) -> tuple[Any, Any
     Args:
       checkpoint: `start` solves a part of the tasks, and is where training with rewards begins; `solved`
         solves nearly all.
-      folder: where `fnroll.models.tiny.train` has written to.
+      folder: where `fnroll.train.pretrain` has written to.
 
     Raises:
       ValueError: if there is no such checkpoint.

@@ -9,22 +9,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from fnroll.records.files.atomic import write_file
+
 SAVE_FORMAT = "fnroll-rollout"
 SAVE_VERSION = 1
-
-
-def write_file(path: str | os.PathLike[str], parts: Iterable[bytes]) -> None:
-    """Write a file so that whoever reads it, at any moment, after any crash, sees the old or the new one."""
-    target = Path(path)
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    try:
-        with partial.open("wb") as file:
-            file.writelines(parts)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def write_save(

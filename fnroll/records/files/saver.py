@@ -9,8 +9,8 @@ from typing import Any
 from fnroll.records.batch import RolloutBatch, RolloutRequest, dump_record
 from fnroll.records.files.save import read_header, write_save
 from fnroll.records.record import RolloutRecord
+from fnroll.records.run import check_run
 from fnroll.records.status import Status
-from fnroll.rollout.flight.resume import check_run
 
 Stand = Callable[[], Mapping[int, RolloutRecord]]
 """Gives records by their places in the batch."""

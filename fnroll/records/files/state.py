@@ -20,7 +20,7 @@ from fnroll.core import types
 from fnroll.core.tree import leaf_names, replace, tree_leaves
 from fnroll.core.types import RolloutState, SamplingParams
 from fnroll.models.base import Model
-from fnroll.records.files.save import write_file
+from fnroll.records.files.atomic import write_file
 
 STATE_FORMAT = "fnroll-state"
 STATE_VERSION = 1
@@ -36,7 +36,7 @@ def fingerprint(model: Model) -> dict[str, Any]:
     }
 
 
-def save(state: RolloutState, path: str | os.PathLike[str], *, model: Model | None = None) -> None:
+def save_state(state: RolloutState, path: str | os.PathLike[str], *, model: Model | None = None) -> None:
     """Write a state; the file is whole, or it is the one that was there before.
 
     Args:
@@ -58,7 +58,7 @@ def save(state: RolloutState, path: str | os.PathLike[str], *, model: Model | No
     write_file(path, [files.save(tensors, {"fnroll": json.dumps(header)})])
 
 
-def load(
+def load_state(
     path: str | os.PathLike[str],
     *,
     model: Model | None = None,

@@ -12,7 +12,7 @@ from fnroll.dialogue.message import Outcome, ToolCall
 from fnroll.dialogue.parsers import Parser
 from fnroll.dialogue.parsers.turn import Tools
 from fnroll.records.record import Reason, Status
-from fnroll.records.rewind import find_turns
+from fnroll.records.turns import find_turns
 from fnroll.rollout.flight.budget import Budget
 from fnroll.rollout.flight.flight import Flight, Return
 from fnroll.rollout.flight.tape import Tape

@@ -10,11 +10,11 @@ import torch
 from fnroll.core.rng import init_keys
 from fnroll.dialogue.chat import Segment
 from fnroll.records.batch import hash_prompt_id
-from fnroll.records.prompt import Prompts
 from fnroll.records.record import Reason, RolloutRecord, Status
 from fnroll.records.status import UNFINISHED
 from fnroll.rollout.flight.budget import Budget
 from fnroll.rollout.flight.flight import Ended, Flight
+from fnroll.rollout.flight.prompts import Prompts
 from fnroll.rollout.flight.resume import resume_flight
 from fnroll.rollout.flight.tape import Tape, prompt_tape
 
@@ -72,7 +72,7 @@ def end_without_room(flight: Flight) -> Ended | None:
     return Ended(flight, flight.begun, Status.TRUNCATED, flight.limit_reason)
 
 
-def to_record(
+def land(
     ended: Ended, decode: Any, *, with_log_probs: bool, run: Mapping[str, Any] | None = None
 ) -> RolloutRecord:
     """Return the record of a flight that has ended, or was cut.

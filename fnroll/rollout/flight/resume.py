@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
-from fnroll.checks import check_choice
 from fnroll.config import RolloutConfig, SamplingConfig
 from fnroll.models.base import Model
 from fnroll.records.record import RolloutRecord
-from fnroll.records.rewind import find_turns
+from fnroll.records.turns import find_turns
 from fnroll.rollout.flight.budget import Budget
 from fnroll.rollout.flight.flight import Flight
 from fnroll.rollout.flight.tape import Tape
 
 # Fields of `RolloutConfig` that decide a record; all others are about how it is run.
 _DECIDING = ("max_length", "max_turns", "max_calls_per_turn", "allow_control_tokens")
-# What tokens were drawn from cannot be made known afterwards, nor fit into another width.
-_FIXED = "support_size"
 
 
 def describe_run(
@@ -30,23 +27,6 @@ def describe_run(
     layers = f"{len(model.cache_shapes)} layers of {heads} cached numbers a token"
     own = f"{model.name} ({model.vocab_size} ids, {layers}, {str(model.dtype).removeprefix('torch.')})"
     return {"model": own, "seed": seed, "step": step, **dataclasses.asdict(sampling), **limits}
-
-
-def check_run(label: str, begun: Mapping[str, Any], run: Mapping[str, Any], changed: Collection[str]) -> None:
-    """Require that a run is the one that something was begun in, but for the names in `changed`.
-
-    Raises:
-      ValueError: naming the first field that differs, with both values.
-    """
-    for name in changed:
-        check_choice("RolloutRequest", "changed", name, [other for other in run if other != _FIXED])
-    for name, value in run.items():
-        if name in begun and begun[name] != value and name not in changed:
-            remedy = "" if name == _FIXED else f", or say so: RolloutRequest(..., changed=({name!r},))"
-            raise ValueError(
-                f"{label} was begun with {name} {begun[name]!r}, and this call has {value!r}; give the same"
-                f"{remedy}"
-            )
 
 
 def resume_flight(

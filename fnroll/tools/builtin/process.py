@@ -17,6 +17,8 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
+from fnroll.checks import check_int, check_number
+
 _COOKIE = "FNROLL_TOOL_CALL"
 _POLL_FIRST_S, _POLL_MOST_S = 0.002, 0.05
 _READ_BYTES = 1 << 16
@@ -62,19 +64,12 @@ class ProcessLimits:
     """Size of each file that is written."""
 
     def __post_init__(self) -> None:
-        if isinstance(self.seconds, bool) or not 0 < self.seconds < math.inf:
-            raise ValueError(f"ProcessLimits.seconds must be a positive number, but is {self.seconds!r}.")
-        for name, least in (
-            ("memory_bytes", 64 << 20),
-            ("processes", 1),
-            ("output_bytes", 2),
-            ("file_bytes", 0),
-        ):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ValueError(
-                    f"ProcessLimits.{name} must be an int of at least {least}, but is {value!r}."
-                )
+        owner = type(self).__name__
+        check_number(owner, "seconds", self.seconds, above=0)
+        check_int(owner, "memory_bytes", self.memory_bytes, least=64 << 20)
+        check_int(owner, "processes", self.processes, least=1)
+        check_int(owner, "output_bytes", self.output_bytes, least=2)
+        check_int(owner, "file_bytes", self.file_bytes, least=0)
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,10 @@
-"""Train the embedded model from nothing: `python -m fnroll.models.tiny.train [--out DIR] [--seed S]`.
+"""Train the embedded model from nothing: `python -m fnroll.train.pretrain [--out DIR] [--seed S]`.
 
 Supervised training on conversations that a program makes, loss on the model's own tokens only, in two parts:
 
 1. On right conversations, until the model solves nearly all tasks: `solved`.
 2. From the stored `solved`, for a short time, on the conversations of a careless worker
-   (`demonstrations.py`), whose every call goes wrong with a certain probability: `start`.
+   (`fnroll/models/tiny/demonstrations.py`), whose every call goes wrong with a certain probability: `start`.
 
 So `start` knows the format, the tools and how to copy numbers, and misreads a digit, takes the wrong tool or
 leaves out a step as often as its teacher does. That is a matter of choice, not of skill, and rewards alone
@@ -29,13 +29,17 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
 
+from fnroll.config import RolloutConfig, SamplingConfig
 from fnroll.dialogue.chat import init_chat
 from fnroll.dialogue.tool import ToolSet
-from fnroll.models.tiny.demonstrations import Encoder, demonstrate
+from fnroll.models.tiny.demonstrations import DemonstrationEncoder, demonstrate
 from fnroll.models.tiny.load import FILES, load_tiny
 from fnroll.models.tiny.tasks import make_tasks, reward
 from fnroll.models.tiny.tokenizer import TEMPLATE, train_tokenizer
 from fnroll.models.tiny.tools import TINY_TOOLS
+from fnroll.records.batch import RolloutRequest
+from fnroll.records.record import RolloutRecord
+from fnroll.rollout.rollout import Rollout
 
 CARELESSNESS = 0.275
 BATCH = 16
@@ -82,7 +86,9 @@ def init_model(tokenizer: Any, seed: int) -> Any:
     return model
 
 
-def make_batches(encoder: Encoder, carelessness: float, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+def make_batches(
+    encoder: DemonstrationEncoder, carelessness: float, seed: int
+) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield `tokens [B, T]` and `loss_mask [B, T]` without end, padded on the right."""
     random = Random(seed)
     for pool in range(10**9):
@@ -133,9 +139,6 @@ def evaluate(
     model: Any, tokenizer: Any, count: int = 256, *, temperature: float = 1.0, seed: int = 0
 ) -> dict[str, float]:
     """Return the mean reward on held-out tasks, of all and of each kind."""
-    # The shell is no part of what models are made of; it is used here as any caller would.
-    from fnroll import Rollout, RolloutConfig, RolloutRecord, RolloutRequest, SamplingConfig
-
     tasks = make_tasks(count, seed=seed, split="held-out")
     records = [RolloutRecord(messages=task.messages, metadata=task.metadata) for task in tasks]
     config = RolloutConfig(max_length=256, rows=64, max_turns=5, progress=False)
@@ -148,7 +151,7 @@ def evaluate(
     return {kind: sum(values) / len(values) for kind, values in rewards.items()}
 
 
-def save(model: Any, tokenizer: Any, folder: Path, checkpoint: str) -> None:
+def save_weights(model: Any, tokenizer: Any, folder: Path, checkpoint: str) -> None:
     """Write one checkpoint in bfloat16, and the tokenizer beside it."""
     state = {name: value.to(torch.bfloat16) for name, value in model.state_dict().items()}
     copy: Any = Qwen3ForCausalLM(model.config).to(torch.bfloat16)
@@ -177,16 +180,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--eval-tasks", type=int, default=256)
     args = parser.parse_args(argv)
     tokenizer = init_tokenizer()
-    encoder = Encoder(init_chat(tokenizer, ToolSet(TINY_TOOLS).schemas))
+    encoder = DemonstrationEncoder(init_chat(tokenizer, ToolSet(TINY_TOOLS).schemas))
     if args.right_steps:
         model = init_model(tokenizer, args.seed)
         print(f"{sum(p.numel() for p in model.parameters())} parameters, {len(tokenizer)} tokens")
         fit(model, make_batches(encoder, 0.0, 2 * args.seed + 1), args.right_steps, 2e-3)
-        save(model, tokenizer, args.out, "solved")
+        save_weights(model, tokenizer, args.out, "solved")
         _report(args.out, "solved", args.eval_tasks)
     model, _ = load_tiny("solved", args.out)
     fit(model, make_batches(encoder, CARELESSNESS, 2 * args.seed + 2), args.careless_steps, 1e-3)
-    save(model, tokenizer, args.out, "start")
+    save_weights(model, tokenizer, args.out, "start")
     _report(args.out, "start", args.eval_tasks)
 
 
