@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from fnroll.records.prompt import read_prompts
     from fnroll.records.record import Reason, RolloutRecord, Status
     from fnroll.records.training import TrainingBatch, to_training
+    from fnroll.rollout.call import RolloutInterrupted
     from fnroll.rollout.driver.profile import Profile
     from fnroll.rollout.generate import generate
-    from fnroll.rollout.rollout import Rollout, RolloutInterrupted
+    from fnroll.rollout.rollout import Rollout
     from fnroll.rollout.score import score
 
 __version__ = "0.1.0"
@@ -59,7 +60,7 @@ _MODULES = {
     "Rollout": "fnroll.rollout.rollout",
     "RolloutBatch": "fnroll.records.batch",
     "RolloutConfig": "fnroll.config",
-    "RolloutInterrupted": "fnroll.rollout.rollout",
+    "RolloutInterrupted": "fnroll.rollout.call",
     "RolloutRecord": "fnroll.records.record",
     "RolloutRequest": "fnroll.records.batch",
     "SamplingConfig": "fnroll.config",

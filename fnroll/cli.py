@@ -22,8 +22,9 @@ from fnroll.records.batch import RolloutBatch, RolloutRequest, dump_record
 from fnroll.records.files.saver import read_request
 from fnroll.records.prompt import read_prompts
 from fnroll.records.record import RolloutRecord
+from fnroll.rollout.call import RolloutInterrupted
 from fnroll.rollout.flight.resume import describe_run
-from fnroll.rollout.rollout import Rollout, RolloutInterrupted
+from fnroll.rollout.rollout import Rollout
 from fnroll.rollout.tables import print_batch, print_profile
 from fnroll.tools.builtin import BUILTIN_TOOLS, get_tool
 from fnroll.tools.replay import ReplayError

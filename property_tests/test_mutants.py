@@ -58,9 +58,9 @@ def pad_counted_as_history(logits, tokens, length, penalty, penalise=logits_modu
     return penalise(logits, tokens, torch.full_like(length, tokens.shape[1]), penalty)
 
 
-def idle_rows_append_to_line_0(records, line, tokens, count, append=steps.append, **fields):
+def idle_rows_append_to_line_0(records, line, count, entries, append=steps.append):
     sink = records.length.shape[0] - 1
-    return append(records, torch.where(line == sink, 0, line), tokens, count, **fields)
+    return append(records, torch.where(line == sink, 0, line), count, entries)
 
 
 def tokens_beyond_the_window(params, state, rows, end, model, width, window, feed=steps._feed, **options):

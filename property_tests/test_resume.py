@@ -216,8 +216,7 @@ def resumed_with(change):
     def plant(monkeypatch, resume=flights.resume_flight):
         def changed(*args):
             flight = resume(*args)
-            change(flight)
-            return flight
+            return flight.replace(**change(flight))
 
         monkeypatch.setattr(flights, "resume_flight", changed)
 
@@ -225,25 +224,25 @@ def resumed_with(change):
 
 
 def lose_turns(flight):
-    flight.num_turns = 0
+    return {"num_turns": 0}
 
 
 def count_cut_outputs_anew(flight):
-    flight.num_cut = 0
+    return {"num_cut": 0}
 
 
 def pass_over_the_ended_turn(flight):
-    flight.is_waiting, flight.num_turns = False, flight.num_turns + flight.is_waiting
+    return {"is_waiting": False, "num_turns": flight.num_turns + flight.is_waiting}
 
 
 def count_the_limit_from_the_cut(flight):
-    flight.limit = min(flight.length + PER_TURN, flight.limit + PER_TURN)
+    return {"limit": min(flight.length + PER_TURN, flight.limit + PER_TURN)}
 
 
 def first_log_probs_dropped(monkeypatch, begin=driver.begin):
     def drop(*args):
         begun = begin(*args)
-        return replace(begun, log_probs=begun.log_probs * 0.0)
+        return replace(begun, entries={**begun.entries, "log_probs": begun.entries["log_probs"] * 0.0})
 
     monkeypatch.setattr(driver, "begin", drop)
 

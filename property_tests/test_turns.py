@@ -275,15 +275,16 @@ def separator_dropped(chat, *args, join=Chat.continue_turn, **options):
     return segment.__class__(segment.ids[1:], *[getattr(segment, n) for n in segment.__slots__[1:]])
 
 
-def mask_1_on_tool_output(tokens):
-    return torch.full(tokens.shape, -1.0)
+def mask_1_on_tool_output(records, line, count, entries, append=steps.append):
+    given = {"loss_mask": torch.ones_like(entries["tokens"], dtype=torch.bool), **entries}
+    return append(records, line, count, given)
 
 
 def tools_run_on_a_cut_turn(driver, line, tape, status, end=Driver._end_turn):
     return end(driver, line, tape, t.WAITING if driver.turns is not None else status)
 
 
-def answers_of_waiting_turns_swapped(conversations, take=Conversations.take_returned):
+def answers_of_waiting_turns_swapped(conversations, step, take=Conversations.take_returned):
     conversations._collect()
     answered = conversations._answered
     if conversations.budget.config.wait_for_tools and not conversations.must_wait:
@@ -291,13 +292,13 @@ def answers_of_waiting_turns_swapped(conversations, take=Conversations.take_retu
         turns = sorted(answered, key=lambda item: len(item[1]))
         results = [item[1] for _, same in groupby(turns, lambda item: len(item[1])) for item in [*same][::-1]]
         conversations._answered = deque(zip([key for key, _ in turns], results, strict=True))
-    return take(conversations)
+    return take(conversations, step)
 
 
 MUTANTS = {
     "results in completion order": (ToolRunner, "submit", results_in_completion_order),
     "separator dropped": (Chat, "continue_turn", separator_dropped),
-    "mask 1 on tool output": (steps, "_given", mask_1_on_tool_output),
+    "mask 1 on tool output": (steps, "append", mask_1_on_tool_output),
     "tools run on a cut turn": (Driver, "_end_turn", tools_run_on_a_cut_turn),
     "a stale slot": (Slots, "park", a_full_pool_gives_a_slot_to_two),
     "one token too many is shared": (Prefixes, "find", one_token_too_many),

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fnroll.config import RolloutConfig
 from fnroll.core.model import Chunk, write_layer
+from fnroll.core.output import ModelOutput
 from fnroll.core.tree import replace as replace_tree
 from fnroll.core.types import Cache
 from fnroll.dialogue.chat import init_chat
@@ -54,11 +55,11 @@ def three_turn_model(tokens_per_turn: int) -> Model:
     base, tokenizer = chatter_model(), chatter_tokenizer()
     script = _script(tokenizer, tokens_per_turn)
 
-    def fn(params: Tensor, chunk: Chunk, cache: Cache) -> tuple[Tensor, Cache]:
+    def fn(params: Tensor, chunk: Chunk, cache: Cache) -> ModelOutput:
         keys = write_layer(cache.keys[0], chunk.tokens[:, :, None, None].double(), chunk)
         token = params[(chunk.positions[:, -1] + 1).clamp(max=len(params) - 1)]
         logits = torch.nn.functional.one_hot(token, base.vocab_size).double() * 100
-        return logits, replace_tree(cache, keys=(keys,))
+        return ModelOutput(logits=logits, cache=replace_tree(cache, keys=(keys,)))
 
     return replace(base, fn=fn, params=script)
 

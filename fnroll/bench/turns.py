@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from fnroll.core.model import Chunk
+from fnroll.core.output import ModelOutput
 from fnroll.core.types import Cache
 from fnroll.dialogue.message import ParsedTurn, ToolCall
 from fnroll.dialogue.parsers import register_parser
@@ -52,9 +52,10 @@ def end_turns_every(model: Model, tokens: int, stop_ids: Sequence[int]) -> Model
     end = torch.zeros_like(bias)
     end[stop_ids[0]] = _SURE
 
-    def fn(params: Any, chunk: Chunk, cache: Cache) -> tuple[Tensor, Cache]:
-        logits, cache = model.fn(params, chunk, cache)
+    def fn(params: Any, chunk: Chunk, cache: Cache) -> ModelOutput:
+        output = model.fn(params, chunk, cache)
         length = chunk.positions[:, -1:] + 2  # with the token that is drawn now
-        return logits + torch.where(length % tokens == 0, end, bias).to(logits.dtype), cache
+        biases = torch.where(length % tokens == 0, end, bias).to(output.logits.dtype)
+        return replace(output, logits=output.logits + biases)
 
     return replace(model, fn=fn, stop_ids=tuple(stop_ids))

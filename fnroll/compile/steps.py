@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Hashable, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -136,8 +137,7 @@ class LoweredSteps:
         self, shape: PrefillShape, state: RolloutState, rows: Tensor | None, count: Tensor
     ) -> RolloutState:
         step = partial(steps.prefill, model=self.model.fn, width=shape.width, window=shape.window)
-        run = self._lower((shape, _support_size(state)), step)
-        new: RolloutState = run(self.model.params, replace(state, pool=None), rows, count)
+        new: RolloutState = self._run((shape, _support_size(state)), step, state, rows, count)
         return replace(new, pool=state.pool)
 
     def park(
@@ -200,10 +200,15 @@ class LoweredSteps:
             height=shape.rows,
             multi_turn=self.multi_turn,
         )
-        run = self._lower(self._decode_key(shape, state), step)
-        # A graph that was given the pool would keep a copy of it and copy it in each step.
-        new: RolloutState = run(self.model.params, replace(state, pool=None))[0]
+        new: RolloutState = self._run(self._decode_key(shape, state), step, state)[0]
         return replace(new, pool=state.pool)
+
+    def _run(self, key: tuple[Hashable, ...], step: Step, state: RolloutState, *more: Any) -> Any:
+        """Run the lowered step of a key on what such steps take of a state: all but the pool.
+
+        A graph that was given the pool would keep a copy of it and copy it in each step.
+        """
+        return self._lower(key, step)(self.model.params, replace(state, pool=None), *more)
 
     def _lower(self, key: tuple[Hashable, ...], step: Step) -> Step:
         """Return the step of a key, which is all that its graph depends on.

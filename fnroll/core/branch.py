@@ -8,6 +8,7 @@ from torch import Tensor
 from fnroll.core import queue as queues
 from fnroll.core import types as t
 from fnroll.core.buffer import put
+from fnroll.core.fields import PER_TOKEN
 from fnroll.core.pool import Layers, disown, num_slots, pool_of, read_tokens, write_tokens
 from fnroll.core.tree import replace, tree_map
 from fnroll.core.types import Pool, Records, RolloutState, Rows
@@ -97,21 +98,16 @@ def _cut(records: Records, line: Tensor, length: Tensor) -> Records:
     """Clear every per-token field beyond `length` to what a fresh line holds."""
     beyond = torch.arange(records.tokens.shape[1], device=line.device) >= length[:, None]
 
-    def clear(field: Tensor, empty: int) -> Tensor:
-        return put(field, (line,), field[line].masked_fill(beyond, empty))
+    def clear(old: Tensor, empty: float) -> Tensor:
+        hidden = beyond.reshape(*beyond.shape, *[1] * (old.ndim - 2))
+        return put(old, (line,), old[line].masked_fill(hidden, empty))
 
-    support = records.support
-    if support is not None:
-        support = put(support, (line,), support[line].masked_fill(beyond[..., None], -1))
-    return replace(
-        records,
-        tokens=clear(records.tokens, 0),
-        loss_mask=clear(records.loss_mask, 0),
-        log_probs=clear(records.log_probs, 0),
-        weight_version=clear(records.weight_version, -1),
-        length=put(records.length, (line,), length),
-        support=support,
-    )
+    cleared = {
+        name: clear(old, field.empty)
+        for name, field in PER_TOKEN.items()
+        if (old := getattr(records, name)) is not None
+    }
+    return replace(records, **cleared, length=put(records.length, (line,), length))
 
 
 def rewind(state: RolloutState, record: Tensor, length: Tensor, limit: Tensor | None = None) -> RolloutState:

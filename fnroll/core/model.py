@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fnroll.core.buffer import put
+from fnroll.core.output import ModelOutput
 from fnroll.core.tree import pytree, static
 from fnroll.core.types import Cache
 
@@ -41,8 +42,8 @@ class Chunk:
         return (self.start[:, None] + column).clamp(min=0)
 
 
-ModelFn = Callable[[Any, Chunk, Cache], tuple[Tensor, Cache]]
-"""`(params, chunk, cache) -> (logits [A, V] of the last column, cache)`; if none are needed, any `[A, V]`."""
+ModelFn = Callable[[Any, Chunk, Cache], ModelOutput]
+"""`(params, chunk, cache) -> output`: the logits of the last column, and the cache with the chunk in it."""
 
 
 def write_layer(buffer: Tensor, new: Tensor, chunk: Chunk) -> Tensor:

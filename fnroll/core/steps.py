@@ -24,10 +24,6 @@ from fnroll.core.tree import replace
 from fnroll.core.types import Begun, RolloutState, Rows, SamplingParams
 
 
-def _given(tokens: Tensor) -> Tensor:
-    return torch.full(tokens.shape, torch.nan, device=tokens.device)
-
-
 def enqueue(
     state: RolloutState,
     line: Tensor,
@@ -64,15 +60,8 @@ def enqueue(
         reason=put(records.reason, (line,), zero),
         key=put(records.key, (line,), key),
     )
-    filled = append(
-        empty,
-        line,
-        tokens,
-        count,
-        log_probs=_given(tokens) if begun is None else begun.log_probs,
-        version=state.version if begun is None else begun.version,
-        support=None if begun is None else begun.support,
-    )
+    entries = {} if begun is None else begun.entries
+    filled = append(empty, line, count, {"tokens": tokens, **entries})
     queue = queues.push_back(state.queue, torch.where(waiting, state.num_records, line))
     return replace(state, records=filled, queue=queue, pool=disown(state.pool, line))
 
@@ -145,10 +134,10 @@ def _feed(
         window=window,
         needs_logits=needs_logits,
     )
-    logits, cache = model(params, chunk, state.cache)
+    output = model(params, chunk, state.cache)
     old = state.rows.cached
     cached = torch.cat((end, old[end.shape[0] :])) if rows is None else put(old, (rows,), end)
-    return logits, replace(state, cache=cache, rows=replace(state.rows, cached=cached))
+    return output.logits, replace(state, cache=output.cache, rows=replace(state.rows, cached=cached))
 
 
 def prefill(
@@ -226,20 +215,12 @@ def sample(state: RolloutState, logits: Tensor) -> RolloutState:
     params = select_params(state.sampling, line)
     history = (records.tokens[line], position) if params.use_penalty else None
     scores = process(logits, params, history)
-    support = None
+    entries = {"loss_mask": torch.ones_like(ready), "weight_versions": state.version.expand(line.shape)}
     if records.support is not None:
-        scores, support = find_support(scores, params, records.support.shape[-1])
-    token, log_prob = draw(scores, params, records.key[line], position)
-    new = append(
-        records,
-        line,
-        token[:, None],
-        torch.ones_like(line),
-        log_probs=log_prob[:, None],
-        version=state.version,
-        support=None if support is None else support[:, None],
-    )
-    return replace(state, records=new)
+        scores, entries["support"] = find_support(scores, params, records.support.shape[-1])
+    entries["tokens"], entries["log_probs"] = draw(scores, params, records.key[line], position)
+    one = {name: entry[:, None] for name, entry in entries.items()}
+    return replace(state, records=append(records, line, torch.ones_like(line), one))
 
 
 def retire(state: RolloutState, *, multi_turn: bool = False) -> tuple[RolloutState, Tensor]:
@@ -295,7 +276,7 @@ def append_tool(
     records, sink = state.records, state.num_records
     fits = (records.length[record] + count < limit) & (record < sink)
     line = torch.where(fits, record, sink)
-    new = append(records, line, tokens, count, log_probs=_given(tokens), version=state.version)
+    new = append(records, line, count, {"tokens": tokens})
     status = torch.where(record == sink, t.FREE, torch.where(fits, t.PENDING, t.TRUNCATED))
     reason = torch.where(record == sink, t.NO_REASON, torch.where(fits, t.NO_REASON, t.TOOL_OUTPUT))
     new = replace(

@@ -8,11 +8,12 @@ no write is ever masked away, and nothing reads it.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from fnroll.core.fields import PER_TOKEN, PerToken
 from fnroll.core.tree import pytree, static
 
 # Statuses and reasons are plain ints: a compiled `tensor == IntEnum` silently gives a Python bool.
@@ -52,7 +53,7 @@ REASON_NAMES = (
 class Records:
     """The trajectories, one line each, left-aligned, with no padding inside a line.
 
-    `tokens`, `loss_mask`, `log_probs` and `weight_version` grow together: one function appends them.
+    The fields of the table `fnroll.core.fields.PER_TOKEN` grow together: one function appends them.
     """
 
     tokens: Tensor
@@ -61,7 +62,7 @@ class Records:
     """`[N+1, T]` bool: True on sampled tokens only."""
     log_probs: Tensor
     """`[N+1, T]` float32: nats, under the distribution the token was drawn from; 0 elsewhere."""
-    weight_version: Tensor
+    weight_versions: Tensor
     """`[N+1, T]` int32: version of the weights that sampled the token; -1 elsewhere."""
     length: Tensor
     """`[N+1]` int64: tokens in use; 0 for the sink."""
@@ -84,16 +85,12 @@ class Records:
 class Begun:
     """What is known, beside their tokens, of R records that were begun elsewhere and are gone on with."""
 
-    log_probs: Tensor
-    """`[R, K]` float32: nats of sampled tokens; NaN marks a token that was not sampled."""
-    version: Tensor
-    """`[R, K]` int32: version of the weights that sampled the token."""
+    entries: dict[str, Tensor]
+    """By per-token field but `tokens`: `[R, K]`, or `[R, K, S]` of a vector."""
     turn: Tensor
     """`[R]` int64: turns finished."""
     waiting: Tensor
     """`[R]` bool: the last turn has ended and waits for its tools; such a record is not queued."""
-    support: Tensor | None = None
-    """`[R, K, S]` int32: what each token was drawn from; only where the records keep supports."""
 
 
 @pytree
@@ -212,24 +209,20 @@ def init_records(
     num_records: int, max_length: int, device: torch.device | str = "cpu", support_size: int = 0
 ) -> Records:
     """Return `num_records` free lines of `max_length` tokens, and the sink; `support_size` 0 keeps none."""
-    n, shape = num_records + 1, (num_records + 1, max_length)
+    lines, sizes = num_records + 1, {"support": support_size}
 
-    def zeros(*size: int, dtype: torch.dtype = torch.int64) -> Tensor:
-        return torch.zeros(size, dtype=dtype, device=device)
+    def empty(name: str, field: PerToken) -> Tensor | None:
+        shape = (lines, max_length, *([sizes[name]] if field.is_vector else ()))
+        if 0 in shape[2:]:
+            return None
+        return torch.full(shape, field.empty, dtype=getattr(torch, field.dtype), device=device)
 
-    return Records(
-        tokens=zeros(*shape),
-        loss_mask=zeros(*shape, dtype=torch.bool),
-        log_probs=zeros(*shape, dtype=torch.float32),
-        weight_version=zeros(*shape, dtype=torch.int32) - 1,
-        length=zeros(n),
-        limit=zeros(n),
-        turn=zeros(n),
-        status=zeros(n),
-        reason=zeros(n),
-        key=zeros(n, 2),
-        support=zeros(*shape, support_size, dtype=torch.int32) - 1 if support_size else None,
-    )
+    def zeros(*more: int) -> Tensor:
+        return torch.zeros((lines, *more), dtype=torch.int64, device=device)
+
+    per_token: Any = {name: empty(name, field) for name, field in PER_TOKEN.items()}
+    whole = {name: zeros() for name in ("length", "limit", "turn", "status", "reason")}
+    return Records(**per_token, **whole, key=zeros(2))
 
 
 def init_sampling(num_records: int, device: torch.device | str = "cpu") -> SamplingParams:

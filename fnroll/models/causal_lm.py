@@ -13,6 +13,7 @@ from torch.func import functional_call
 from transformers.cache_utils import Cache as TransformersCache
 
 from fnroll.core.model import Chunk, ModelFn
+from fnroll.core.output import ModelOutput
 from fnroll.core.types import Cache
 from fnroll.models import attention
 from fnroll.models.base import Model
@@ -97,7 +98,7 @@ def model_fn(twin: nn.Module) -> ModelFn:
     """Return the pure function of a twin; `params` None means the weights the twin shares."""
     argument = _cache_argument(twin)
 
-    def fn(params: Mapping[str, Tensor] | None, chunk: Chunk, cache: Cache) -> tuple[Tensor, Cache]:
+    def fn(params: Mapping[str, Tensor] | None, chunk: Chunk, cache: Cache) -> ModelOutput:
         view = attention.ValueCache(cache, chunk)
         inputs = {
             "input_ids": chunk.tokens,
@@ -107,7 +108,7 @@ def model_fn(twin: nn.Module) -> ModelFn:
             argument: view,
         }
         out = twin(**inputs) if params is None else functional_call(twin, dict(params), (), inputs)
-        return _last(out.logits, chunk), view.value()
+        return ModelOutput(logits=_last(out.logits, chunk), cache=view.value())
 
     return fn
 

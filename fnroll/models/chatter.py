@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from fnroll.core.model import Chunk
+from fnroll.core.output import ModelOutput
 from fnroll.core.types import Cache
 from fnroll.models.base import Model
 from fnroll.models.toy import toy_model
@@ -70,8 +71,8 @@ def chatter_model(*, calls: float = 7.0, stops: float = 7.0, dtype: torch.dtype 
     bias[list(stop_ids)] = stops
     toy = toy_model(vocab_size, sharpness=0.02, stop_ids=stop_ids, dtype=dtype)
 
-    def fn(params: tuple[Tensor, Tensor], chunk: Chunk, cache: Cache) -> tuple[Tensor, Cache]:
-        logits, cache = toy.fn(params[0], chunk, cache)
-        return logits + params[1], cache
+    def fn(params: tuple[Tensor, Tensor], chunk: Chunk, cache: Cache) -> ModelOutput:
+        output = toy.fn(params[0], chunk, cache)
+        return replace(output, logits=output.logits + params[1])
 
     return replace(toy, fn=fn, params=(toy.params, bias), name="chatter")

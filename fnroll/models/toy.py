@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from fnroll.core.model import Chunk, read_layer, write_layer
+from fnroll.core.output import ModelOutput
 from fnroll.core.tree import replace
 from fnroll.core.types import Cache
 from fnroll.models.base import Model
@@ -42,7 +43,7 @@ def toy_model(
       dtype: of cache and logits.
     """
 
-    def fn(params: Tensor, chunk: Chunk, cache: Cache) -> tuple[Tensor, Cache]:
+    def fn(params: Tensor, chunk: Chunk, cache: Cache) -> ModelOutput:
         tokens = chunk.tokens[:, :, None, None].to(dtype)
         positions = chunk.positions[:, :, None, None].to(dtype)
         keys = write_layer(cache.keys[0], tokens, chunk)
@@ -54,7 +55,7 @@ def toy_model(
         peak = torch.where(seen, token * weight, 0.0).sum(dim=-1) + last + 1
         distance = (torch.arange(vocab_size, device=token.device) - peak[:, None]).abs() % vocab_size
         logits = -params * torch.minimum(distance, vocab_size - distance)
-        return logits, replace(cache, keys=(keys,), values=(values,))
+        return ModelOutput(logits=logits, cache=replace(cache, keys=(keys,), values=(values,)))
 
     return Model(
         fn=fn,

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fnroll.checks import check_choice, check_int, fail
+from fnroll.core.fields import PER_TOKEN
 from fnroll.dialogue.message import Message
 from fnroll.records.rewind import find_place
 from fnroll.records.status import UNFINISHED, Reason, Status
-from fnroll.records.turns import PER_TOKEN, find_turns
+from fnroll.records.turns import find_turns
 
 __all__ = ["Reason", "RolloutRecord", "Status"]
 
@@ -230,9 +231,8 @@ class RolloutRecord:
             if fields.get(name) is not None:
                 if not isinstance(fields[name], list | tuple):
                     fail("RolloutRecord", name, fields[name], "a list")
-                fields[name] = tuple(fields[name])
-        if fields.get("support") is not None:
-            fields["support"] = tuple(map(tuple, fields["support"]))
+                is_vector = name in PER_TOKEN and PER_TOKEN[name].is_vector
+                fields[name] = tuple(map(tuple, fields[name]) if is_vector else fields[name])
         if fields.get("status") is not None:
             fields["status"] = Status(fields["status"])
         if fields.get("reason") is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -9,6 +10,8 @@ from fnroll.checks import check_choice
 
 # What tokens were drawn from cannot be made known afterwards, nor fit into another width.
 _FIXED = "support_size"
+# Version 0.1 wrote into the model's description what a rank caches of a token.
+_MACHINE = re.compile(r" of \d+ cached numbers a token")
 
 
 def check_run(label: str, begun: Mapping[str, Any], run: Mapping[str, Any], changed: Collection[str]) -> None:
@@ -19,6 +22,7 @@ def check_run(label: str, begun: Mapping[str, Any], run: Mapping[str, Any], chan
     """
     for name in changed:
         check_choice("RolloutRequest", "changed", name, [other for other in run if other != _FIXED])
+    begun = {**begun, **({"model": _MACHINE.sub("", begun["model"])} if "model" in begun else {})}
     for name, value in run.items():
         if name in begun and begun[name] != value and name not in changed:
             remedy = "" if name == _FIXED else f", or say so: RolloutRequest(..., changed=({name!r},))"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
 from fnroll.checks import is_finite
+from fnroll.core.fields import PER_TOKEN
 from fnroll.grpo import Segments, group_advantages, old_log_probs_from_rollout
 from fnroll.records.record import RolloutRecord
 
@@ -43,8 +44,8 @@ class TrainingBatch:
     def __post_init__(self) -> None:
         """Raises a `ValueError` that names two fields and their shapes, if they do not fit together."""
         shape = self.input_ids.shape
-        for name in ("attention_mask", "position_ids", "loss_mask", "old_log_probs", "support"):
-            tensor = getattr(self, name)
+        for name in ("attention_mask", "position_ids", *(_NAMES.get(name, name) for name in PER_TOKEN)):
+            tensor = getattr(self, name, None)
             if tensor is not None and tensor.shape[:2] != shape:
                 _refuse(name, tensor, "input_ids", self.input_ids, "entries are of the same tokens")
         if self.advantages is not None and self.advantages.shape != self.group.shape:
@@ -53,6 +54,11 @@ class TrainingBatch:
             _refuse(
                 "group", self.group, "input_ids", self.input_ids, "a row is a record unless segments say so"
             )
+
+
+_FIELDS = frozenset(field.name for field in fields(TrainingBatch))
+# Per-token fields that a trainer knows by another name.
+_NAMES = {"tokens": "input_ids", "log_probs": "old_log_probs"}
 
 
 def _refuse(name: str, tensor: Tensor, other: str, reference: Tensor, reason: str) -> NoReturn:
@@ -81,26 +87,43 @@ def to_training(
             raise ValueError(
                 f"{record.label} is {record.status}; only records that have ended are trained on"
             )
-    old_log_probs, loss_mask = old_log_probs_from_rollout(records)
+    old_log_probs, _ = old_log_probs_from_rollout(records)
     lengths = torch.tensor([len(record.tokens or ()) for record in records], dtype=torch.int64)
     place = torch.arange(old_log_probs.shape[1]).expand_as(old_log_probs)
     valid = place < lengths[:, None]
-    input_ids = torch.full(valid.shape, pad_id, dtype=torch.int64)
-    for row, record in enumerate(records):
-        input_ids[row, : len(record.tokens or ())] = torch.tensor(record.tokens, dtype=torch.int64)
     groups: dict[object, int] = {}
     numbers = [groups.setdefault(record.group, len(groups)) for record in records]
+    names = [name for name in PER_TOKEN if name in _FIELDS]
     batch = TrainingBatch(
-        input_ids=input_ids,
+        input_ids=torch.where(valid, _pad(records, "tokens", valid), pad_id),
+        old_log_probs=old_log_probs,
+        **{name: _pad(records, name, valid) for name in names},
         attention_mask=valid.long(),
         position_ids=torch.where(valid, place, 0),
-        loss_mask=loss_mask,
-        old_log_probs=old_log_probs,
         advantages=_advantages(records, numbers, advantages),
         group=torch.tensor(numbers, dtype=torch.int64),
-        support=_support(records, valid.shape[1]),
     )
     return _pack(batch, valid) if packed else batch
+
+
+def _pad(records: Sequence[RolloutRecord], name: str, valid: Tensor) -> Any:
+    """Return a per-token field of records as `[R, T]`, or of a vector `[R, T, K]`, None if no record has it.
+
+    What a record does not have (supports where it was greedy, or its prompt too long) is empty.
+    """
+    field, values = PER_TOKEN[name], [getattr(record, name) or () for record in records]
+    if field.is_vector and not any(values):
+        return None
+    dtype = getattr(torch, field.dtype)
+    sizes = [max(1, *(len(entry) for value in values for entry in value))] if field.is_vector else []
+    padded = torch.full((*valid.shape, *sizes), field.empty, dtype=dtype)
+    for row, value in enumerate(values):
+        if not field.is_vector:
+            padded[row, : len(value)] = torch.tensor(value, dtype=dtype)
+            continue
+        for at, entry in enumerate(value):
+            padded[row, at, : len(entry)] = torch.tensor(entry, dtype=dtype)
+    return padded
 
 
 def _advantages(
@@ -119,28 +142,14 @@ def _advantages(
     return group_advantages([record.reward for record in records], group if None in own else own, **options)
 
 
-def _support(records: Sequence[RolloutRecord], width: int) -> Tensor | None:
-    # A record without supports (greedy, or too long a prompt) was drawn from the whole vocabulary: all -1.
-    if all(record.support is None for record in records):
-        return None
-    size = max((len(ids) for record in records for ids in record.support or ()), default=0)
-    support = torch.full((len(records), width, max(size, 1)), -1, dtype=torch.int32)
-    for row, record in enumerate(records):
-        for place, ids in enumerate(record.support or ()):
-            support[row, place, : len(ids)] = torch.tensor(ids, dtype=torch.int32)
-    return support
-
-
 def _pack(batch: TrainingBatch, valid: Tensor) -> TrainingBatch:
+    """Return the rows of a batch one after the other in one row."""
     record = torch.arange(len(valid))[:, None].expand_as(valid)
-    return TrainingBatch(
-        input_ids=batch.input_ids[valid][None],
-        attention_mask=None,
-        position_ids=batch.position_ids[valid][None],
-        loss_mask=batch.loss_mask[valid][None],
-        old_log_probs=batch.old_log_probs[valid][None],
-        advantages=batch.advantages,
-        group=batch.group,
-        support=None if batch.support is None else batch.support[valid][None],
-        segments=Segments(record=record[valid][None], num_records=len(valid)),
-    )
+    per_token = [*(_NAMES.get(name, name) for name in PER_TOKEN), "position_ids"]
+    packed = {
+        name: tensor[valid][None]
+        for name in per_token
+        if name in _FIELDS and (tensor := getattr(batch, name)) is not None
+    }
+    segments = Segments(record=record[valid][None], num_records=len(valid))
+    return replace(batch, **packed, attention_mask=None, segments=segments)

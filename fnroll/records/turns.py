@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-PER_TOKEN = ("tokens", "loss_mask", "log_probs", "weight_versions", "support")
-"""Fields of a record that have an entry per token."""
-
 
 def find_turns(loss_mask: Sequence[bool]) -> list[tuple[int, int]]:
     """Return where each turn's sampled tokens begin and end; something always stands between two turns."""

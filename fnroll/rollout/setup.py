@@ -4,15 +4,86 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from torch import nn
+
+from fnroll.compile.steps import LoweredSteps
 from fnroll.config import RolloutConfig
 from fnroll.dialogue.chat import Chat, init_chat
 from fnroll.dialogue.parsers import Parser, detect_parser, get_parser
 from fnroll.dialogue.tool import ToolSet
 from fnroll.models.base import Model
+from fnroll.models.causal_lm import causal_lm
+from fnroll.rollout.flight.prompts import Prompts
 
 _DEFAULT_PARSER = "hermes"
+
+
+@dataclass(frozen=True, eq=False)
+class Setup:
+    """A model, a tokenizer, tools and a configuration that fit together, and what follows from them."""
+
+    model: Model
+    tokenizer: Any
+    config: RolloutConfig
+    tools: ToolSet
+    stop_ids: Sequence[int]
+    """Ids that end a turn."""
+    multi_turn: bool
+    """Whether turns are parsed and tools run."""
+    chat: Chat | None
+    """What renders conversations; None for a tokenizer without a chat template."""
+    parser: Parser | None
+    """Of tool calls; None in single-turn rollouts."""
+    prompts: Prompts
+
+    @property
+    def decode(self) -> Any:
+        """From ids to text; None without a tokenizer."""
+        return None if self.tokenizer is None else self.tokenizer.decode
+
+
+def make_setup(
+    model: nn.Module | Model, tokenizer: Any, config: RolloutConfig, tools: ToolSet | Sequence[Any]
+) -> Setup:
+    """Bring together what a rollout is made of.
+
+    Raises:
+      ValueError: if model, tokenizer, tools and configuration do not fit together; the message says how.
+    """
+    own: Model = model if isinstance(model, Model) else causal_lm(model)
+    tools = tools if isinstance(tools, ToolSet) else ToolSet(tools)
+    check_length(own, config)
+    stop_ids = find_stop_ids(own, tokenizer)
+    multi_turn = bool(len(tools)) if config.multi_turn is None else config.multi_turn
+    chat = open_chat(tokenizer, tools, stop_ids, config, multi_turn=multi_turn)
+    return Setup(
+        model=own,
+        tokenizer=tokenizer,
+        config=config,
+        tools=tools,
+        stop_ids=stop_ids,
+        multi_turn=multi_turn,
+        chat=chat,
+        parser=find_parser(tokenizer, tools, config) if multi_turn else None,
+        prompts=Prompts(tokenizer, chat, own.vocab_size),
+    )
+
+
+def lower_steps(setup: Setup) -> LoweredSteps:
+    """Return the steps of a configuration, lowered for its backend."""
+    config = setup.config
+    return LoweredSteps(
+        setup.model,
+        backend=config.backend,
+        max_length=config.max_length,
+        num_rows=config.rows,
+        static=config.batching == "static",
+        multi_turn=setup.multi_turn,
+        front=config.returning == "front",
+    )
 
 
 def check_length(model: Model, config: RolloutConfig) -> None:
@@ -77,7 +148,7 @@ def open_chat(
         warnings.warn(
             "the chat template rewrites a turn once a tool message follows it; records keep what was "
             "sampled, so their text differs from the template's (record.is_exact is False)",
-            stacklevel=3,
+            stacklevel=4,
         )
     return chat
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fnroll.core.model import Chunk, read_layer, write_layer
+from fnroll.core.output import ModelOutput
 from fnroll.core.tree import replace
 from fnroll.core.types import Cache
 from fnroll.dialogue.chat import init_chat
@@ -66,7 +67,7 @@ def scripted(
       stop_ids: ids that end a turn.
     """
 
-    def fn(params: Tensor, chunk: Chunk, cache: Cache) -> tuple[Tensor, Cache]:
+    def fn(params: Tensor, chunk: Chunk, cache: Cache) -> ModelOutput:
         keys = write_layer(cache.keys[0], chunk.tokens[:, :, None, None].to(params.dtype), chunk)
         seen = read_layer(keys, chunk)[:, :, 0, 0].long().tolist()
         lengths = (chunk.start + chunk.tokens.shape[1]).tolist()
@@ -74,7 +75,7 @@ def scripted(
             next_token(scripts, header, tokens[:length]) for tokens, length in zip(seen, lengths, strict=True)
         ]
         logits = torch.nn.functional.one_hot(torch.tensor(said), vocab_size).to(params) * params
-        return logits, replace(cache, keys=(keys,))
+        return ModelOutput(logits=logits, cache=replace(cache, keys=(keys,)))
 
     return Model(
         fn=fn,

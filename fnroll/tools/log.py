@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
@@ -31,6 +31,8 @@ _FIELDS: dict[str, tuple[type, ...]] = {
     "status": (str,),
     "seconds": (int, float),
 }
+_OPTIONAL = {"boundary": (int,)}
+"""Fields that logs of version 0.1 do not have."""
 
 _CALL = "call"
 _COUNTS = ("sample", "turn", "seed", "step", "call")
@@ -54,10 +56,15 @@ class ToolEvent:
     """As the model wrote them; None for a part that could not be parsed."""
     result: ToolResult
     """What the model read."""
+    boundary: int | None = field(default=None, compare=False)
+    """Decode steps that its call had taken when the turn came back; None in logs that do not say."""
 
 
 def turn_events(
-    key: TurnKey, calls: Sequence[ToolCall | ParseError], results: Sequence[ToolResult]
+    key: TurnKey,
+    calls: Sequence[ToolCall | ParseError],
+    results: Sequence[ToolResult],
+    boundary: int | None = None,
 ) -> tuple[ToolEvent, ...]:
     """Pair the calls of a turn with their results.
 
@@ -65,6 +72,7 @@ def turn_events(
       key: the record and the turn.
       calls: as submitted.
       results: as they came back, in the order of the calls.
+      boundary: decode steps taken when they did.
 
     Returns:
       One event per call.
@@ -75,7 +83,7 @@ def turn_events(
     events = []
     for index, (call, result) in enumerate(zip(calls, results, strict=True)):
         name, arguments = (call.name, call.arguments) if isinstance(call, ToolCall) else (None, None)
-        events.append(ToolEvent(TurnKey(*key), index, name, arguments, result))
+        events.append(ToolEvent(TurnKey(*key), index, name, arguments, result, boundary))
     return tuple(events)
 
 
@@ -169,7 +177,7 @@ def read_log(path: str | os.PathLike[str]) -> Mapping[TurnKey, tuple[ToolEvent, 
       path: the file.
 
     Returns:
-      The events of each turn, in the order of its calls; each holds a `result`.
+      The events of each turn, in the order of its calls; turns in the order in which they came back.
 
     Raises:
       LogError: any other damage, with the line's number.
@@ -191,6 +199,7 @@ def read_log(path: str | os.PathLike[str]) -> Mapping[TurnKey, tuple[ToolEvent, 
                 continue
             event = _from_line(values, where)
             if event.call == 0:
+                turns.pop(event.key, None)  # to the end: turns are in the order in which they came back
                 turns[event.key] = {}
             calls = turns.setdefault(event.key, {})
             if event.call > len(calls):
@@ -234,6 +243,7 @@ def _to_line(event: ToolEvent) -> dict[str, Any]:
         "text": result.text,
         "status": result.status,
         "seconds": result.seconds,
+        **({} if event.boundary is None else {"boundary": event.boundary}),
     }
     _check_line(line, "EffectLog.write")
     return line
@@ -259,22 +269,19 @@ def _check_header(line: dict[str, Any], where: str) -> None:
 
 
 def _check_line(line: dict[str, Any], where: str) -> None:
-    for field, kinds in _FIELDS.items():
-        value = line.get(field)
+    known = {name: kinds for name, kinds in _OPTIONAL.items() if name in line}
+    for name, kinds in {**_FIELDS, **known}.items():
+        value = line.get(name)
         is_number_wanted = bool not in kinds
-        if (
-            field not in line
-            or not isinstance(value, kinds)
-            or (is_number_wanted and isinstance(value, bool))
-        ):
+        if name not in line or not isinstance(value, kinds) or (is_number_wanted and isinstance(value, bool)):
             names = " or ".join("null" if kind is type(None) else kind.__name__ for kind in kinds)
-            shown = repr(value)[:80] if field in line else "missing"
-            raise LogError(f"{where}: {field!r} is {shown}; it must be {names}")
+            shown = repr(value)[:80] if name in line else "missing"
+            raise LogError(f"{where}: {name!r} is {shown}; it must be {names}")
     if line["status"] not in RESULT_STATUSES:
         raise LogError(
             f"{where}: 'status' is {line['status']!r}; it must be one of {', '.join(RESULT_STATUSES)}"
         )
-    if min(line[field] for field in _COUNTS) < 0 or not 0 <= line["seconds"] < math.inf:
+    if min(line.get(name, 0) for name in (*_COUNTS, *_OPTIONAL)) < 0 or not 0 <= line["seconds"] < math.inf:
         raise LogError(f"{where}: {', '.join(map(repr, _COUNTS))} and 'seconds' must not be negative.")
 
 
@@ -283,4 +290,4 @@ def _from_line(line: dict[str, Any], where: str) -> ToolEvent:
     _check_line(line, where)
     key = TurnKey(line["prompt_id"], line["sample"], line["turn"], line["seed"], line["step"])
     result = ToolResult(line["text"], line["status"], float(line["seconds"]))
-    return ToolEvent(key, line["call"], line["name"], line["arguments"], result)
+    return ToolEvent(key, line["call"], line["name"], line["arguments"], result, line.get("boundary"))

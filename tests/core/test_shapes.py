@@ -15,7 +15,7 @@ SHAPES: dict[str, Any] = {
     "records.tokens": Int64[Tensor, "lines length"],
     "records.loss_mask": Bool[Tensor, "lines length"],
     "records.log_probs": Float32[Tensor, "lines length"],
-    "records.weight_version": Int32[Tensor, "lines length"],
+    "records.weight_versions": Int32[Tensor, "lines length"],
     "records.length": Int64[Tensor, " lines"],
     "records.limit": Int64[Tensor, " lines"],
     "records.turn": Int64[Tensor, " lines"],

@@ -190,7 +190,7 @@ def test_a_line_that_is_used_again_remembers_nothing():
     state = enqueue(state, [0], [(8, 8)], 16)
     assert tokens(state, 0) == [8, 8]
     assert not state.records.loss_mask[0, :2].any() and (state.records.log_probs[0, :2] == 0).all()
-    assert (state.records.weight_version[0, :2] == -1).all()
+    assert (state.records.weight_versions[0, :2] == -1).all()
     assert state.records.status[0] == t.PENDING and state.records.turn[0] == 0
 
 

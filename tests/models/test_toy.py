@@ -28,8 +28,9 @@ def feed(model, cache, pieces, start=0, width=4, rows=2, row=1):
             rows=torch.tensor([row]),
             window=12,
         )
-        logits, cache = model.fn(model.params, chunk, cache)
-        found.append(logits[0].tolist())
+        output = model.fn(model.params, chunk, cache)
+        cache = output.cache
+        found.append(output.logits[0].tolist())
         start += len(piece)
     return found, cache
 

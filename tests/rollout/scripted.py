@@ -3,6 +3,7 @@
 import torch
 
 from fnroll.core.model import read_layer, write_layer
+from fnroll.core.output import ModelOutput
 from fnroll.core.tree import replace
 from fnroll.models import Model
 
@@ -22,7 +23,7 @@ def forced_model(scripts, vocab_size=32, stop_ids=(0,), forwards=None):
         for row, (script, position) in enumerate(zip(first, chunk.positions[:, -1].tolist(), strict=True)):
             tokens = scripts.get(script, [])
             logits[row, tokens[position] if position < len(tokens) else 1] = 50.0
-        return logits, replace(cache, keys=(keys,))
+        return ModelOutput(logits=logits, cache=replace(cache, keys=(keys,)))
 
     return Model(
         fn=fn,

@@ -1,5 +1,6 @@
 """Rollouts of the scripted model, and what their records must hold, written out."""
 
+import dataclasses
 import functools
 import json
 
@@ -103,3 +104,8 @@ def results(record):
 
 def ending(record):
     return str(record.status), str(record.reason), record.num_turns
+
+
+def set_model(rollout, model):
+    """Let a rollout that has not run yet run another model."""
+    rollout._setup = dataclasses.replace(rollout._setup, model=model)

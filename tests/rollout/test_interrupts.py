@@ -29,6 +29,7 @@ from tests.rollout.scripts import (
     request,
     results,
     roll,
+    set_model,
     stop_ids,
     tokenizer,
 )
@@ -130,7 +131,7 @@ def test_the_command_replays_its_log_and_says_where_a_rollout_differs(tmp_path, 
     log, one, two = (str(tmp_path / name) for name in ("log.jsonl", "one.jsonl", "two.jsonl"))
     command = replay_command(tmp_path, monkeypatch, scripts)
     assert main([*command, "--log", log, "--out", one]) == 0
-    monkeypatch.setattr("fnroll.rollout.rollout.ToolRunner", None)  # no tool can run
+    monkeypatch.setattr("fnroll.rollout.turns.ToolRunner", None)  # no tool can run
     assert main([*command, "--replay", log, "--out", two]) == 0
     assert Path(one).read_text() == Path(two).read_text() and "42" in Path(one).read_text()
     other = {"a": [call("calculator", expression="40+3"), "done"]}
@@ -209,12 +210,12 @@ def raise_in_model(rollout):
 
     def on_token(params, chunk, cache):
         if said in chunk.tokens:
-            rollout.model = model
+            set_model(rollout, model)
             rollout.__dict__.pop("_steps", None)
             raise Broken
         return fn(params, chunk, cache)
 
-    rollout.model = dataclasses.replace(model, fn=on_token)
+    set_model(rollout, dataclasses.replace(model, fn=on_token))
     return {}
 
 

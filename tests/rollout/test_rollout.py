@@ -17,6 +17,7 @@ from fnroll import (
 )
 from fnroll.models import causal_lm, toy_logits, toy_model
 from fnroll.models.zoo import tiny_model
+from fnroll.rollout.buffers import Buffers
 from tests.rollout.scripted import forced_model
 
 
@@ -360,13 +361,13 @@ def test_lines_of_finished_records_are_used_again(monkeypatch, batching):
         plain = rollout.generate(request(prompts, n=2), seed=1)
     monkeypatch.setattr(lowered_module, "_MIN_LINES", 1)
     taken = []
-    init = Rollout._init_state
+    init = Buffers.init_state
 
     def watch(self, lines, *given):
         taken.append(lines)
         return init(self, lines, *given)
 
-    monkeypatch.setattr(Rollout, "_init_state", watch)
+    monkeypatch.setattr(Buffers, "init_state", watch)
     with engine(model, rows=1, batching=batching) as rollout:
         assert rollout.generate(request(prompts, n=2), seed=1) == plain
     assert taken == [8]

@@ -24,6 +24,8 @@ from fnroll.records.files.atomic import write_file
 
 STATE_FORMAT = "fnroll-state"
 STATE_VERSION = 1
+# Fields of a state that version 0.1 wrote under another name.
+_RENAMED = {"weight_version": "weight_versions"}
 
 
 def fingerprint(model: Model) -> dict[str, Any]:
@@ -140,7 +142,8 @@ def _rebuild(node: Mapping[str, Any], tensors: dict[str, Tensor]) -> Any:
     if "tuple" in node:
         return tuple(_rebuild(item, tensors) for item in node["tuple"])
     if "type" in node:
-        fields = {name: _rebuild(value, tensors) for name, value in node["fields"].items()}
+        own = node["fields"].items()
+        fields = {_RENAMED.get(name, name): _rebuild(value, tensors) for name, value in own}
         return getattr(types, node["type"])(**fields)
     return node["value"]
 

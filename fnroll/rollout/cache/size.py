@@ -30,8 +30,8 @@ def count_slots(pool: int | str | None, model: Model, *, rows: int, max_length: 
     """Return how many slots the pool of a rollout has.
 
     Args:
-      pool: slots, or a size as text, or None: two for each row where turns come back, as far as half of the
-        memory goes that the rows leave; none where they do not.
+      pool: slots, or a size as text, or None: two for each row where turns come back, whatever the machine,
+        so that all ranks plan alike; none where they do not.
       model: gives the size of a slot and the device.
       rows: B.
       max_length: T.
@@ -41,10 +41,9 @@ def count_slots(pool: int | str | None, model: Model, *, rows: int, max_length: 
       ValueError: if a size has no room for one slot, or the memory none for the pool, with both numbers.
     """
     one, device = slot_bytes(model, max_length), model.device
-    if pool is None:
-        # All rows may end their turns just when as many parked turns have come back and wait for those rows.
-        return min(2 * rows, max(0, free_bytes(device) // one - rows) // 2) if multi_turn else 0
-    size = parse_bytes(pool) or 0 if isinstance(pool, str) else pool * one
+    # All rows may end their turns just when as many parked turns have come back and wait for those rows.
+    wanted = (2 * rows if multi_turn else 0) if pool is None else pool
+    size = parse_bytes(wanted) or 0 if isinstance(wanted, str) else wanted * one
     if isinstance(pool, str) and 0 < size < one:
         raise ValueError(
             f"RolloutConfig.pool is {pool!r}, {size:,} bytes; one slot of {max_length} tokens of "
@@ -54,6 +53,7 @@ def count_slots(pool: int | str | None, model: Model, *, rows: int, max_length: 
     if slots and (rows + slots) * one > free_bytes(device):
         raise ValueError(
             f"RolloutConfig.pool is {pool!r}: {slots:,} slots and {rows} rows of {max_length} tokens of "
-            f"{model.name} take {(rows + slots) * one:,} bytes; {device} has {free_bytes(device):,}"
+            f"{model.name} take {(rows + slots) * one:,} bytes; {device} has {free_bytes(device):,}, "
+            f"room for {max(0, free_bytes(device) // one - rows):,} slots"
         )
     return slots

@@ -1,4 +1,4 @@
-"""The loop of a rank: load, admit, prefill, decode, and one read of the device."""
+"""The loop of a rank: agree, load, admit, prefill, decode, and one read of the device."""
 
 from __future__ import annotations
 
@@ -13,32 +13,22 @@ from torch import Tensor
 from fnroll.compile.steps import LoweredSteps
 from fnroll.core import types as t
 from fnroll.core.types import Begun, RolloutState, Rows
-from fnroll.records.record import Reason, RolloutRecord, Status
-from fnroll.rollout.cache.plan import CachePlan, Feed, Placed, Tier
+from fnroll.records.record import RolloutRecord
+from fnroll.records.status import Reason, Status
+from fnroll.rollout.cache.plan import CachePlan, Placed
 from fnroll.rollout.cache.prefixes import Prefixes
+from fnroll.rollout.driver.boundary import Agreement, Boundary, alone
+from fnroll.rollout.driver.lines import Lines
+from fnroll.rollout.driver.prefill import fill_rows
 from fnroll.rollout.driver.profile import Profile
 from fnroll.rollout.driver.rows import LiveRows
-from fnroll.rollout.flight.flight import Ended, Flight, Turns
+from fnroll.rollout.flight.flight import Ended, Flight, Return, Turns
 from fnroll.rollout.flight.tape import Tape, begin, prompt_tape, read_tapes
 
-# A row joins another's prefill if that computes at most this many empty columns; a forward of its own,
-# which reads all weights again, would cost about as much.
-_PADDING = 16
 # Rows that are filled together share a prefill; even one of few tokens costs about as much as a decode step.
 # So free rows wait until they are one in so many, for at most so many steps.
 ROWS_TO_JOIN = 8
 _PATIENCE = 4
-
-
-def group_prefill(feeds: Sequence[Feed]) -> list[list[Feed]]:
-    """Group rows by how many tokens they are fed, so that each forward computes few empty columns."""
-    groups: list[list[Feed]] = []
-    for feed in sorted(feeds, key=lambda feed: -feed.missing):
-        if groups and groups[-1][0].missing - feed.missing <= _PADDING:
-            groups[-1].append(feed)
-        else:
-            groups.append([feed])
-    return groups
 
 
 class Driver:
@@ -47,14 +37,12 @@ class Driver:
     def __init__(
         self, state: RolloutState, steps: LoweredSteps, *, static: bool, poll_every: int, profile: Profile,
         turns: Turns | None = None, share_prefixes: bool = True, held: Prefixes | None = None,
+        agree: Agreement = alone,
     ) -> None:  # fmt: skip
-        self.state, self.steps, self.profile, self.turns = state, steps, profile, turns
+        self.state, self.steps, self.profile, self.turns, self.agree = state, steps, profile, turns, agree
         self._static, self._poll_every = static, poll_every
-        self._free_lines = list(range(state.num_records))
         self._todo: deque[Flight] = deque()
-        self._lines: dict[int, Flight] = {}
-        self._line_of: dict[int, int] = {}
-        self._queued: set[int] = set()
+        self._lines = Lines(state.num_records)
         self._live = LiveRows(state.num_rows)
         self._patience = _PATIENCE
         slots = 0 if state.pool is None else state.pool.owner.shape[0] - 1
@@ -63,6 +51,10 @@ class Driver:
         """Records that are over and not yet yielded."""
         self.aborts: deque[Callable[[RolloutRecord], bool]] = deque()
         """Which records to end before the next step; may be added to at any time, from any thread."""
+        self.is_save_due: Callable[[int], bool] = lambda steps: False
+        """Whether a save is due after so many decode steps."""
+        self.on_save: Callable[[], None] = lambda: None
+        """Called where a save is due; `unfinished` and `ended` say how records stand."""
         self.on_poll: Callable[[], None] = lambda: None
         """Called after each read of the device."""
 
@@ -73,31 +65,61 @@ class Driver:
     def run(self, max_steps: int | None = None) -> Iterator[Ended]:
         """Roll out all records, for at most `max_steps` decode steps; yield each when it has ended."""
         end = None if max_steps is None else self.profile.steps + max_steps
-        while self._lines or self._todo:
-            self._abort()
-            if self.turns is not None:
-                with self.profile.stage("tools"):
-                    self._take_returned(self.turns)
-            is_over = end is not None and self.profile.steps >= end
-            if not is_over:
-                self._advance(None if end is None else end - self.profile.steps)
+        while (boundary := self.agree(self._look(end))).is_left:
+            self._act(boundary)
             while self.ended:
                 yield self.ended[0]
                 self.ended.popleft()  # not before: what the caller did not come to keep is salvaged
-            if is_over and not self.aborts:
+            if not boundary.steps and not self.aborts:
                 return
 
-    def _advance(self, most: int | None) -> None:
-        """Load, admit, and decode up to the next poll, or wait for tools."""
-        if self.turns is not None and self.turns.must_wait:
+    def _look(self, end: int | None) -> Boundary:
+        """Return what this rank sees."""
+        step, returned, is_waiting = self.profile.steps, [], False
+        aborts = self._take_aborts()
+        if self.turns is not None:
             with self.profile.stage("tools"):
-                self.turns.wait()
+                returned, is_waiting = self.turns.take_returned(step), self.turns.must_wait
+        return Boundary(
+            step=step,
+            is_left=bool(self._lines or self._todo),
+            aborts=aborts,
+            returned=tuple(returned),
+            is_waiting=is_waiting,
+            steps=self._poll_every if end is None else min(self._poll_every, end - step),
+            is_saved=self.is_save_due(step),
+        )
+
+    def _take_aborts(self) -> frozenset[int]:
+        found: set[int] = set()
+        while self.aborts:
+            is_meant = self.aborts.popleft()
+            flights = (*map(self._lines.__getitem__, self._lines), *self._todo)
+            found.update(flight.index for flight in flights if is_meant(flight.record))
+        return frozenset(found)
+
+    def _act(self, boundary: Boundary) -> None:
+        """Do what was agreed on: save, end and continue records, decode up to the next boundary."""
+        if boundary.is_saved:
+            self.on_save()
+        if boundary.aborts:
+            self._abort(boundary.aborts)
+        self._take_back([back for back in boundary.returned if back.flight.index not in boundary.aborts])
+        if boundary.steps:
+            self._advance(boundary)
+
+    def _advance(self, boundary: Boundary) -> None:
+        """Load, admit, and decode up to the next boundary, or wait for tools."""
+        if self.turns is not None and boundary.is_waiting:
+            if not boundary.aborts:  # else the next boundary says whether any other turn is waited for
+                with self.profile.stage("tools"):
+                    self.turns.wait()
             return
         self._load()
         if self._can_admit():
             self._admit()
         if self._live:
-            self._decode(most)
+            self._decode(boundary.steps)
             self._poll()
             self.on_poll()
         elif self._lines and self.turns is not None and not self.ended:
@@ -106,13 +128,12 @@ class Driver:
 
     def unfinished(self) -> list[Ended]:
         """Return the records that have not ended, as they stand; with those that were never loaded."""
-        lines, running = sorted(self._lines), set(self._live.lines.tolist())
+        lines, running = list(self._lines), set(self._live.lines.tolist())
         cut = []
         for line, tape in zip(lines, self.read(lines), strict=True):
-            status = Status.PENDING if line in self._queued else Status.WAITING
+            status = Status.PENDING if line in self._lines.queued else Status.WAITING
             status = Status.RUNNING if line in running else status
-            self._grow(self._lines[line], tape)
-            cut.append(Ended(self._lines[line], tape, status, None))
+            cut.append(Ended(self._lines[line].grow(len(tape)), tape, status, None))
         for flight in self._todo:
             status = Status.WAITING if flight.is_waiting else Status.PENDING
             cut.append(Ended(flight, flight.begun or prompt_tape(flight.prompt_ids), status, None))
@@ -125,20 +146,18 @@ class Driver:
             self.plan.end_turn(row, line, tape.tokens)
         return self.plan.held
 
-    def _abort(self) -> None:
-        """End the records that somebody asked to end, as they stand."""
-        while self.aborts:
-            is_meant = self.aborts.popleft()
-            lines = sorted(line for line, flight in self._lines.items() if is_meant(flight.record))
-            self._finish(lines, Status.TRUNCATED, Reason.ABORTED)
-            todo, self._todo = self._todo, deque()
-            for flight in todo:
-                if is_meant(flight.record):
-                    tape = flight.begun or prompt_tape(flight.prompt_ids)
-                    self.ended.append(Ended(flight, tape, Status.TRUNCATED, Reason.ABORTED))
-                    self.profile.records += 1
-                else:
-                    self._todo.append(flight)
+    def _abort(self, indices: frozenset[int]) -> None:
+        """End records as they stand."""
+        lines = self._lines.select(lambda flight: flight.index in indices)
+        self._finish(lines, Status.TRUNCATED, Reason.ABORTED)
+        todo, self._todo = self._todo, deque()
+        for flight in todo:
+            if flight.index not in indices:
+                self._todo.append(flight)
+                continue
+            tape = flight.begun or prompt_tape(flight.prompt_ids)
+            self.ended.append(Ended(flight, tape, Status.TRUNCATED, Reason.ABORTED))
+            self.profile.records += 1
 
     def _finish(self, lines: Sequence[int], status: Status, reason: Reason) -> None:
         if not lines:
@@ -147,9 +166,8 @@ class Driver:
         for line, tape in zip(lines, tapes, strict=True):  # first: an interrupt must not make it another end
             if self.turns is not None:
                 self.turns.cancel(self._lines[line])
-            self._queued.discard(line)
             self._live.discard(line)
-            self._grow(self._lines[line], tape)
+            self._lines.put(line, self._lines[line].grow(len(tape)))
             self._close(line, tape, status, reason)
         codes = (t.STATUS_NAMES.index(status), t.REASON_NAMES.index(reason))
         self.state = self.steps.finish(
@@ -176,15 +194,11 @@ class Driver:
     def _load(self) -> None:
         """Put new records into free lines, as far as there are any."""
         with self.profile.stage("load"):
-            count = min(len(self._free_lines), len(self._todo))
+            count = min(self._lines.num_free, len(self._todo))
             if not count:
                 return
             new = [self._todo.popleft() for _ in range(count)]
-            lines, self._free_lines = self._free_lines[:count], self._free_lines[count:]
-            for line, flight in zip(lines, new, strict=True):
-                self._lines[line] = flight
-                self._line_of[flight.index] = line
-            self._queued.update(line for line in lines if not self._lines[line].is_waiting)
+            lines = self._lines.load(new)
             for line, flight in zip(lines, new, strict=True):
                 self.plan.load(line, flight.start_ids)
             self.state = self.steps.enqueue(
@@ -199,7 +213,7 @@ class Driver:
         with self.profile.stage("turns"):
             for line, flight in zip(lines, new, strict=True):
                 if flight.is_waiting and flight.begun is not None:
-                    flight.is_waiting = False
+                    self._lines.put(line, flight.replace(is_waiting=False))
                     self._end_turn(line, flight.begun, t.WAITING)
 
     def _begin(self, flights: Sequence[Flight]) -> Begun:
@@ -208,10 +222,10 @@ class Driver:
         return begin(tapes, turns, waiting, self.state)
 
     def _can_admit(self) -> bool:
-        free = self.state.num_rows - len(self._live)
-        if not free or not self._queued or (self._static and self._live):
+        free, queued = self.state.num_rows - len(self._live), len(self._lines.queued)
+        if not free or not queued or (self._static and self._live):
             return False
-        others = len(self._todo) + len(self._queued) - free
+        others = len(self._todo) + queued - free
         is_worth_a_wait = self._live and others > 0 and free < self.state.num_rows // ROWS_TO_JOIN
         if is_worth_a_wait and self._patience >= self._poll_every:
             self._patience -= self._poll_every
@@ -228,48 +242,14 @@ class Driver:
             placed = [Placed(row, line, self._lines[line].length) for row, line in pairs]
             for row, line, length in placed:
                 self._live.admit(row, line, length, self._lines[line].limit)
-            self._queued.difference_update(line for _, line, _ in placed)
+            self._lines.unqueue(line for _, line, _ in placed)
             tiers = self.plan.admit(placed)
         with self.profile.stage("prefill"):
-            for tier in tiers:
-                self._copy(tier)
-                for group in group_prefill(tier.feeds):
-                    self._prefill(group)
+            self.state = fill_rows(self.steps, self.state, tiers, self.profile)
 
-    def _copy(self, tier: Tier) -> None:
-        """Bring keys and values into rows that were just admitted."""
-        for copies, pooled in ((tier.shared, False), (tier.pooled, True)):
-            if copies:
-                sources, rows, lengths = map(self._tensor, zip(*copies, strict=True))
-                longest = max(copy.length for copy in copies)
-                self.state = self.steps.share(
-                    self.state, sources, rows, lengths, length=longest, pooled=pooled
-                )
-                self.profile.shared_tokens += sum(copy.length for copy in copies)
-        if tier.unparked:
-            slots, rows, _ = map(self._tensor, zip(*tier.unparked, strict=True))
-            longest = max(copy.length for copy in tier.unparked)
-            self.state = self.steps.unpark(self.state, slots, rows, length=longest)
-            self.profile.unparked_tokens += sum(copy.length for copy in tier.unparked)
-
-    def _prefill(self, group: list[Feed]) -> None:
-        done, longest = 0, group[0].missing
-        while group:
-            rows = [feed.row for feed in group]
-            width = self.steps.prefill_width(len(rows), longest - done)
-            length = max(feed.cached + min(done + width, feed.missing) for feed in group)
-            self.state, shapes = self.steps.prefill(self.state, rows, width=width, length=length)
-            fed = sum(min(feed.missing - done, width) for feed in group)
-            self.profile.forwards += len(shapes)
-            self.profile.fed_tokens += fed
-            self.profile.padded_tokens += sum(shape.rows * shape.width for shape in shapes) - fed
-            done += width
-            group = [feed for feed in group if feed.missing > done]
-
-    def _decode(self, most: int | None) -> None:
-        """Run the decode steps up to the next poll, at most so many."""
-        length, count = self._live.longest, min(self._poll_every, self._live.most_left)
-        count = count if most is None else min(count, most)
+    def _decode(self, most: int) -> None:
+        """Run the decode steps up to the next boundary, at most so many."""
+        length, count = self._live.longest, min(most, self._live.most_left)
         with self.profile.stage("decode"):
             self._pack(length)
             rows = self._live.highest + 1
@@ -328,15 +308,9 @@ class Driver:
             self.state = self.steps.park(self.state, rows, slots, lines, length=longest)
             self.profile.pool_peak = self.plan.slots.peak
 
-    @staticmethod
-    def _grow(flight: Flight, tape: Tape) -> None:
-        flight.num_sampled += len(tape.tokens) - flight.length
-        flight.length = len(tape.tokens)
-
     def _end_turn(self, line: int, tape: Tape, status: int) -> None:
-        flight = self._lines[line]
-        self._grow(flight, tape)
-        flight.num_turns += 1
+        flight = self._lines[line].grow(len(tape), turns=1)
+        self._lines.put(line, flight)
         if status == t.TRUNCATED:
             self._close(line, tape, Status.TRUNCATED, flight.limit_reason)
         elif self.turns is None:
@@ -345,9 +319,7 @@ class Driver:
             self._close(line, tape, *ending)
 
     def _close(self, line: int, tape: Tape, status: Status, reason: Reason) -> None:
-        flight = self._lines.pop(line)
-        del self._line_of[flight.index]
-        self._free_lines.append(line)
+        flight = self._lines.take(line)
         if (slot := self.plan.close(line)) is not None:
             self.state = self.steps.release(self.state, self._tensor([slot]))
         self.profile.records += 1
@@ -355,28 +327,26 @@ class Driver:
         self.profile.least_tokens += flight.length - len(flight.start_ids) - 1
         self.ended.append(Ended(flight, tape, status, reason))
 
-    def _take_returned(self, turns: Turns) -> None:
-        returned = turns.take_returned()
+    def _take_back(self, returned: Sequence[Return]) -> None:
+        """Append what tools said to the records that go on, and end the others."""
         for back in returned:
+            line = self._lines.find(back.flight.index)
+            self._lines.put(line, back.flight)
             if back.status is not None and back.reason is not None:
-                line = self._line_of[back.flight.index]
                 self._close(line, self.read([line])[0], back.status, back.reason)
-        going_on = [item for item in returned if item.status is None]
+        going_on = [back for back in returned if back.status is None]
         if not going_on:
             return
-        lines = [self._line_of[item.flight.index] for item in going_on]
-        for item in going_on:
-            item.flight.length += len(item.ids)
-            item.flight.turn_start = item.flight.length
-            item.flight.limit, item.flight.limit_reason = item.limit, item.limit_reason
-            self.plan.append(self._line_of[item.flight.index], item.ids)
-        self._queued.update(lines)
+        lines = [self._lines.find(back.flight.index) for back in going_on]
+        for line, back in zip(lines, going_on, strict=True):
+            self.plan.append(line, back.ids)
+        self._lines.queued.update(lines)
         self.state = self.steps.append_tool(
             self.state,
             self._tensor(lines),
-            self._pad([item.ids for item in going_on]),
-            self._tensor([len(item.ids) for item in going_on]),
-            self._tensor([item.limit for item in going_on]),
+            self._pad([back.ids for back in going_on]),
+            self._tensor([len(back.ids) for back in going_on]),
+            self._tensor([back.flight.limit for back in going_on]),
         )
 
     def read(self, lines: Sequence[int]) -> list[Tape]:

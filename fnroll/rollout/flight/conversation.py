@@ -5,28 +5,32 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
-from fnroll.dialogue.chat import Chat, Segment
+from fnroll.dialogue.chat import Chat
 from fnroll.dialogue.message import Outcome, ToolCall
 from fnroll.dialogue.parsers import Parser
 from fnroll.dialogue.parsers.turn import Tools
-from fnroll.records.record import Reason, Status
-from fnroll.records.turns import find_turns
+from fnroll.records.status import Reason, Status
 from fnroll.rollout.flight.budget import Budget
 from fnroll.rollout.flight.flight import Flight, Return
+from fnroll.rollout.flight.join import join_turn
 from fnroll.rollout.flight.tape import Tape
 from fnroll.tools.log import EffectLog, ToolEvent, turn_events
 from fnroll.tools.replay import recall
 from fnroll.tools.result import Runner, ToolResult, TurnKey
+from fnroll.tools.schedule import Schedule
 
 # Seconds; an abort from another thread is seen after it.
 _MOMENT_S = 0.05
 
 
-def call_id(turn: int, index: int) -> str:
-    """Return the id of a call: nine letters and digits, which the strictest chat templates ask for."""
-    return f"c{turn % 10**4:04d}{index % 10**4:04d}"
+class _Asked(NamedTuple):
+    """A turn that waits for its tools."""
+
+    flight: Flight
+    sampled: list[int]
+    outcomes: tuple[Outcome, ...]
 
 
 class Conversations:
@@ -40,6 +44,7 @@ class Conversations:
       budget: how many tokens and turns a record may take, and how much of a tool output is kept.
       log: where calls and results are written to.
       known: calls that were answered before; those that are made again are answered from here.
+      schedule: before which steps turns came back in the run that is replayed.
       seed: of the run; the log tells runs apart by it and the step.
       step: of the training loop.
     """
@@ -53,6 +58,7 @@ class Conversations:
         budget: Budget,
         log: EffectLog | None = None,
         known: Mapping[TurnKey, tuple[ToolEvent, ...]] | None = None,
+        schedule: Schedule | None = None,
         *,
         seed: int = 0,
         step: int = 0,
@@ -60,73 +66,32 @@ class Conversations:
         self.chat, self.parser, self.schemas = chat, parser, list(schemas)
         self.runner, self.budget, self.log = runner, budget, log
         self._run = (seed, step)
-        self._segments: dict[int, Segment] = {}
-        self._waiting: dict[TurnKey, tuple[Flight, list[int], tuple[Outcome, ...]]] = {}
+        self._waiting: dict[TurnKey, _Asked] = {}
         self._known = dict(known or {})
+        self._schedule = schedule or Schedule({})
         self._answered: deque[tuple[TurnKey, tuple[ToolResult, ...]]] = deque()
-
-    def start(self, flight: Flight, segment: Segment | None) -> None:
-        """Remember the conversation that a record's prompt is, None if only its ids are known."""
-        if segment is None:
-            prefix = self.chat.turn_text(flight.prompt_ids[-64:])
-            segment = Segment(ids=(), text="", prefix=prefix, messages=())
-        self._segments[flight.index] = segment
-        if flight.begun is not None:
-            self._restore(flight, flight.begun)
-
-    def _restore(self, flight: Flight, tape: Tape) -> None:
-        """Join the turns that a record had when it was cut, as they were joined then."""
-        spans = find_turns(tape.loss_mask)
-        flight.is_exact = True
-        for turn, (start, stop) in enumerate(spans):
-            end = spans[turn + 1][0] if turn + 1 < len(spans) else len(tape.tokens)
-            if stop == end:
-                return
-            made = [call for call in flight.tool_calls if call["turn"] == turn]
-            try:
-                segment = self._join(flight, turn, tape.tokens[start:stop], made)
-            except ValueError as error:
-                raise ValueError(f"{flight.record.label} cannot be gone on with: {error}") from error
-            if list(segment.ids) != tape.tokens[stop:end]:
-                raise ValueError(
-                    f"{flight.record.label}: its tokens {stop} to {end}, after turn {turn}, are not what the "
-                    f"chat template writes for the tool calls of that turn; it was begun with another "
-                    f"template, tokenizer or tools, or changed since"
-                )
-            flight.is_exact &= segment.is_exact
-            self._segments[flight.index] = segment
-
-    def _join(
-        self, flight: Flight, turn: int, sampled: Sequence[int], made: Sequence[Mapping[str, Any]]
-    ) -> Segment:
-        """Return what stands between a turn and the next one, given its calls as a record lists them."""
-        messages, calls = [], []
-        for index, call in enumerate(made):
-            name, identity = call["name"], call_id(turn, index)
-            calls.append({"name": name, "arguments": call["arguments"], "id": identity})
-            messages.append(
-                {"role": "tool", "name": name, "content": call["result"], "tool_call_id": identity}
-            )
-        last = self._segments[flight.index]
-        return self.chat.continue_turn(last.messages, sampled, messages, calls, rendered=last.rendered)
+        self._step = 0
+        # Turns that a replay holds back are logged when they come back, as in the run that it repeats.
+        self._unlogged: set[TurnKey] = set()
 
     def end_turn(self, flight: Flight, tape: Tape) -> tuple[Status, Reason] | None:
         """Say how the record ends after a turn that a stop id closed, or None if tools run first."""
         sampled = tape.tokens[flight.turn_start :]
-        prefix = self._segments[flight.index].prefix
-        message = self.parser.parse(self.chat.turn_text(sampled), prefix=prefix, tools=self.schemas)
-        outcomes = self.budget.limit_calls(message.outcomes)
+        assert flight.segment is not None
+        text = self.chat.turn_text(sampled)
+        turn = self.parser.parse(text, prefix=flight.segment.prefix, tools=self.schemas)
+        outcomes = self.budget.limit_calls(turn.outcomes)
         if not outcomes:
             return Status.COMPLETED, Reason.EOS
         if flight.num_turns >= self.budget.max_turns:
             return Status.TRUNCATED, Reason.MAX_TURNS
         if self.budget.left(flight.num_sampled) == 0:
             return Status.TRUNCATED, Reason.LENGTH
-        if not self.budget.has_room(len(tape.tokens)):
+        if not self.budget.has_room(len(tape)):
             # Whatever the tools would say could not be read.
             return Status.TRUNCATED, Reason.TOOL_OUTPUT
         key = TurnKey(flight.prompt_id, flight.sample, flight.num_turns - 1, *self._run)
-        self._waiting[key] = (flight, sampled, outcomes)
+        self._waiting[key] = _Asked(flight, sampled, outcomes)
         if (results := recall(self._known, key, outcomes)) is not None:
             self._answered.append((key, results))
             return None
@@ -140,13 +105,16 @@ class Conversations:
         """Whether nothing may decode before more tools have answered; only with `wait_for_tools`."""
         return self.budget.config.wait_for_tools and len(self._waiting) > len(self._answered)
 
-    def take_returned(self) -> list[Return]:
+    def take_returned(self, step: int) -> list[Return]:
         """Return the records whose tools have all answered; none of them while one must be waited for."""
+        self._step = step
         self._collect()
         if self.must_wait:
             return []
-        answered, self._answered = self._answered, deque()
-        returned = [self._return(key, *self._waiting.pop(key), results) for key, results in answered]
+        due, self._answered = self._schedule.part(self._answered, step)
+        for key, results in due:
+            self._log(key, results)
+        returned = [self._return(key, self._waiting.pop(key), results) for key, results in due]
         if self.budget.config.wait_for_tools:
             returned.sort(key=lambda back: back.flight.index)
         return returned
@@ -155,20 +123,29 @@ class Conversations:
         """Take the turns whose tools have answered from the runner, and log them."""
         for turn, results in self.runner.ready():
             key = cast(TurnKey, turn)
-            if self.log is not None:
-                self.log.write(*turn_events(key, self._waiting[key][2], results))
+            self._unlogged.add(key)
+            if not self._schedule.holds(key, self._step):
+                self._log(key, results)
             self._answered.append((key, tuple(results)))
+
+    def _log(self, key: TurnKey, results: Sequence[ToolResult]) -> None:
+        if self.log is not None and key in self._unlogged:
+            self.log.write(*turn_events(key, self._waiting[key].outcomes, results, boundary=self._step))
+        self._unlogged.discard(key)
 
     def cancel(self, flight: Flight) -> None:
         """Forget a record that waits for its tools, and end them."""
-        for key in [key for key, (other, *_) in self._waiting.items() if other is flight]:
+        for key in [key for key, asked in self._waiting.items() if asked.flight.index == flight.index]:
             del self._waiting[key]
             self._answered = deque(item for item in self._answered if item[0] != key)
+            self._unlogged.discard(key)
             self.runner.cancel(key)
 
     def log_ready(self) -> None:
         """Log the turns whose tools have answered and that nobody will take any more."""
         self._collect()
+        for key, results in self._answered:
+            self._log(key, results)
 
     def wait(self) -> None:
         """Wait until a record may have returned, or a moment, so that whoever waits can look around.
@@ -177,46 +154,45 @@ class Conversations:
           RuntimeError: if no tool is running, for then none ever will.
         """
         start = time.monotonic()
-        if (self._answered and not self.must_wait) or self.runner.wait(_MOMENT_S):
+        if self._answered and not self.must_wait:
+            self._schedule.release(key for key, _ in self._answered)  # nothing else will come before them
+            return
+        if self.runner.wait(_MOMENT_S):
             return
         if time.monotonic() - start < _MOMENT_S:  # a runner without turns does not wait
             raise RuntimeError("records wait for tools, but no tool is running")
 
-    def _return(
-        self,
-        turn: TurnKey,
-        flight: Flight,
-        sampled: list[int],
-        outcomes: Sequence[Outcome],
-        results: Sequence[ToolResult],
-    ) -> Return:
-        made: list[Mapping[str, Any]] = []
-        for outcome, result in zip(outcomes, results, strict=True):
-            text, was_cut = self.budget.cut(result.text)
-            flight.num_cut += was_cut
-            made.append(
-                {
-                    "turn": turn.turn,
-                    "name": outcome.name if isinstance(outcome, ToolCall) else "invalid_call",
-                    "arguments": outcome.arguments if isinstance(outcome, ToolCall) else {},
-                    "result": text,
-                    "status": result.status,
-                    **({"truncated": True} if was_cut else {}),
-                }
-            )
-        flight.tool_calls.extend(made)
-        too_long = Return(flight, [], status=Status.TRUNCATED, reason=Reason.TOOL_OUTPUT)
+    def _return(self, turn: TurnKey, asked: _Asked, results: Sequence[ToolResult]) -> Return:
+        made = [
+            self._describe(turn, outcome, result)
+            for outcome, result in zip(asked.outcomes, results, strict=True)
+        ]
+        flight = asked.flight.replace(
+            tool_calls=(*asked.flight.tool_calls, *made),
+            num_cut=asked.flight.num_cut + sum("truncated" in call for call in made),
+        )
+        too_long = Return(flight, [], Status.TRUNCATED, Reason.TOOL_OUTPUT)
         if self.chat.surely_exceeds((call["result"] for call in made), self.budget.config.max_length):
             return too_long
         try:
-            segment = self._join(flight, turn.turn, sampled, made)
+            segment = join_turn(self.chat, flight, turn.turn, asked.sampled, made)
         except ValueError:
             # The template refuses this very conversation; the others go on.
-            return Return(flight, [], status=Status.FAILED, reason=Reason.TOOL_ERROR)
+            return Return(flight, [], Status.FAILED, Reason.TOOL_ERROR)
         length = flight.length + len(segment.ids)
         limit, limit_reason = self.budget.limit(length, flight.num_sampled)
         if length >= limit:
             return too_long
-        flight.is_exact &= segment.is_exact
-        self._segments[flight.index] = segment
-        return Return(flight, list(segment.ids), limit, limit_reason)
+        return Return(flight.go_on(segment, limit, limit_reason), list(segment.ids))
+
+    def _describe(self, turn: TurnKey, outcome: Outcome, result: ToolResult) -> Mapping[str, Any]:
+        """Return a call as a record lists it."""
+        text, was_cut = self.budget.cut(result.text)
+        return {
+            "turn": turn.turn,
+            "name": outcome.name if isinstance(outcome, ToolCall) else "invalid_call",
+            "arguments": outcome.arguments if isinstance(outcome, ToolCall) else {},
+            "result": text,
+            "status": result.status,
+            **({"truncated": True} if was_cut else {}),
+        }

@@ -16,7 +16,7 @@ from fnroll.rollout.flight.budget import Budget
 from fnroll.rollout.flight.flight import Ended, Flight
 from fnroll.rollout.flight.prompts import Prompts
 from fnroll.rollout.flight.resume import resume_flight
-from fnroll.rollout.flight.tape import Tape, prompt_tape
+from fnroll.rollout.flight.tape import prompt_tape, to_fields
 
 
 def make_flights(
@@ -26,7 +26,7 @@ def make_flights(
     seed: int,
     step: int,
     stop_ids: Collection[int],
-) -> list[tuple[Flight, Segment | None]]:
+) -> list[Flight]:
     """Return a flight for every record that is not over yet, with the conversation of its prompt where known.
 
     Raises:
@@ -50,11 +50,20 @@ def make_flights(
         if record.is_unfinished:
             flight = resume_flight(index, record, prompt, key, budget, stop_ids)
         else:
-            limit, reason = budget.limit(len(prompt), 0)
-            count = len(prompt)
-            flight = Flight(index, record, prompt, key, limit, reason, turn_start=count, length=count)
-        flights.append((flight, segment))
+            flight = _start_flight(index, record, prompt, key, budget)
+        flights.append(flight.replace(segment=segment))
     return flights
+
+
+def _start_flight(
+    index: int, record: RolloutRecord, prompt: list[int], key: list[int], budget: Budget
+) -> Flight:
+    count = len(prompt)
+    limit, reason = budget.limit(count, 0)
+    return Flight(
+        index=index, record=record, prompt_ids=prompt, key=key, limit=limit, limit_reason=reason,
+        turn_start=count, length=count,
+    )  # fmt: skip
 
 
 def is_open(record: RolloutRecord) -> bool:
@@ -68,8 +77,9 @@ def end_without_room(flight: Flight) -> Ended | None:
         return None
     if flight.begun is None or flight.length == len(flight.prompt_ids):
         return Ended(flight, prompt_tape(flight.prompt_ids), Status.TRUNCATED, Reason.PROMPT)
-    flight.num_turns += flight.begun.loss_mask[-1]  # a turn that a smaller limit than it had cuts here
-    return Ended(flight, flight.begun, Status.TRUNCATED, flight.limit_reason)
+    # A turn that a smaller limit than it had cuts here is one that it took.
+    begun = flight.begun
+    return Ended(flight.grow(len(begun), begun.loss_mask[-1]), begun, Status.TRUNCATED, flight.limit_reason)
 
 
 def land(
@@ -85,26 +95,19 @@ def land(
     """
     flight, tape = ended.flight, ended.tape
     count = len(flight.prompt_ids)
+    fields: dict[str, Any] = to_fields(tape)
+    if not with_log_probs:
+        fields["log_probs"] = None
     return flight.record.with_rollout(
-        tokens=tuple(tape.tokens),
+        **fields,
         prompt_length=count,
-        loss_mask=tuple(tape.loss_mask),
-        log_probs=tuple(tape.log_probs) if with_log_probs else None,
-        weight_versions=tuple(tape.weight_versions),
-        support=_support(tape),
         status=ended.status,
         reason=ended.reason,
         # A turn of a resumed record that waits for its tools is counted when it is read again.
         num_turns=flight.num_turns + flight.is_waiting,
-        tool_calls=tuple(flight.tool_calls),
+        tool_calls=flight.tool_calls,
         is_exact=flight.is_exact,
         num_tool_outputs_truncated=flight.num_cut,
         response=None if decode is None else decode(tape.tokens[count:]),
         run=run if ended.status in UNFINISHED else None,
     )
-
-
-def _support(tape: Tape) -> tuple[tuple[int, ...], ...] | None:
-    if tape.support is None:
-        return None
-    return tuple(tuple(token for token in ids if token >= 0) for ids in tape.support)

@@ -12,7 +12,7 @@ from fnroll.records.record import RolloutRecord
 from fnroll.records.turns import find_turns
 from fnroll.rollout.flight.budget import Budget
 from fnroll.rollout.flight.flight import Flight
-from fnroll.rollout.flight.tape import Tape
+from fnroll.rollout.flight.tape import Tape, to_tape
 
 # Fields of `RolloutConfig` that decide a record; all others are about how it is run.
 _DECIDING = ("max_length", "max_turns", "max_calls_per_turn", "allow_control_tokens")
@@ -23,9 +23,9 @@ def describe_run(
 ) -> dict[str, Any]:
     """Return by name what decides the tokens of a record, beside weights, prompt, sample and tool outputs."""
     limits = {name: getattr(config, name) for name in _DECIDING}
-    heads = sum(heads * (keys + values) for heads, keys, values in model.cache_shapes)
-    layers = f"{len(model.cache_shapes)} layers of {heads} cached numbers a token"
-    own = f"{model.name} ({model.vocab_size} ids, {layers}, {str(model.dtype).removeprefix('torch.')})"
+    # Nothing of the machine: under tensor parallelism a rank has its own number of heads.
+    dtype = str(model.dtype).removeprefix("torch.")
+    own = f"{model.name} ({model.vocab_size} ids, {len(model.cache_shapes)} layers, {dtype})"
     return {"model": own, "seed": seed, "step": step, **dataclasses.asdict(sampling), **limits}
 
 
@@ -52,18 +52,18 @@ def resume_flight(
     start = turns[-1][0] if is_open else len(tape.tokens)
     limit, reason = budget.limit(start, sum(tape.loss_mask[:start]))
     return Flight(
-        index,
-        record,
-        list(prompt),
-        key,
-        limit,
-        reason,
+        index=index,
+        record=record,
+        prompt_ids=list(prompt),
+        key=key,
+        limit=limit,
+        limit_reason=reason,
         turn_start=start,
-        length=len(tape.tokens),
+        length=len(tape),
         num_sampled=sum(tape.loss_mask),
         num_turns=len(turns) - is_open,
         num_cut=record.num_tool_outputs_truncated,
-        tool_calls=list(record.tool_calls),
+        tool_calls=tuple(record.tool_calls),
         begun=tape,
         is_exact=record.is_exact,
         is_waiting=is_open and tape.tokens[-1] in stop_ids,
@@ -85,18 +85,12 @@ def check_single_turn(flight: Flight) -> None:
 
 
 def _to_tape(record: RolloutRecord, budget: Budget) -> Tape:
-    tokens, mask, versions = record.tokens, record.loss_mask, record.weight_versions
-    missing = [name for name in ("tokens", "prompt_length", "loss_mask", "weight_versions")
-               if getattr(record, name) is None]  # fmt: skip
-    if record.log_probs is None and budget.config.return_log_probs:
-        missing.append("log_probs")
-    if tokens is None or mask is None or versions is None or missing:
-        raise ValueError(f"{record.label} cannot be gone on with: it has no {', '.join(missing)}")
-    if len(tokens) > budget.config.max_length:
+    tape = to_tape(record, optional=() if budget.config.return_log_probs else ("log_probs",))
+    if record.prompt_length is None:
+        raise ValueError(f"{record.label} cannot be gone on with: it has no prompt_length")
+    if len(tape) > budget.config.max_length:
         raise ValueError(
-            f"{record.label} cannot be gone on with: it has {len(tokens)} tokens, and max_length is "
+            f"{record.label} cannot be gone on with: it has {len(tape)} tokens, and max_length is "
             f"{budget.config.max_length}"
         )
-    log_probs = [0.0] * len(tokens) if record.log_probs is None else list(record.log_probs)
-    support = None if record.support is None else [list(ids) for ids in record.support]
-    return Tape(list(tokens), list(mask), log_probs, list(versions), support)
+    return tape

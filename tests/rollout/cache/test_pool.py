@@ -14,7 +14,7 @@ from fnroll.models.chatter import chatter_model
 from fnroll.models.zoo import tiny_model
 from fnroll.rollout.cache import size as memory
 from fnroll.rollout.driver.driver import Driver
-from tests.rollout.scripts import call, make, request, tokenizer
+from tests.rollout.scripts import call, make, request, set_model, tokenizer
 
 
 def add(a: int, b: int) -> int:
@@ -49,7 +49,8 @@ def talk(turns, messages=8):
 
 def roll(scripts, **config):
     with make(scripts, [add], **{"rows": 2, "max_turns": 64, **config}) as rollout:
-        rollout.model, fed = counted(rollout.model)
+        model, fed = counted(rollout.model)
+        set_model(rollout, model)
         batch = rollout.generate(request(scripts), seed=3)
         return batch, rollout.profile, sum(fed)
 
@@ -125,7 +126,7 @@ def test_a_full_pool_keeps_the_longest():
 
 
 def addresses(rollout):
-    cache, pool = rollout._buffers
+    cache, pool = rollout._buffers._kept
     return [leaf.data_ptr() for leaf in (*cache.keys, *cache.values, *pool.keys, *pool.values)]
 
 
@@ -146,9 +147,10 @@ def test_nothing_grows_over_1000_turns(monkeypatch):
         assert sum(record.num_turns for record in batch) >= 1000
         assert max(plan for plan, _ in sizes) <= driver.state.num_records < 450
         assert max(slots for _, slots in sizes) <= 5
-        assert len(driver.plan) == len(driver.plan.slots) == len(driver._lines) == len(driver._line_of) == 0
-        assert sorted(driver._free_lines) == list(range(driver.state.num_records))
-        assert len(driver.plan.slots._free) == 5 and not driver.ended and not driver._queued
+        lines = driver._lines
+        assert len(driver.plan) == len(driver.plan.slots) == len(lines) == len(lines._line) == 0
+        assert sorted(lines._free) == list(range(driver.state.num_records))
+        assert len(driver.plan.slots._free) == 5 and not driver.ended and not lines.queued
         assert driver.state.pool.owner.tolist() == [-1] * 6
         rollout.generate(fnroll.RolloutRequest(records[:3]))
         assert addresses(rollout) == buffers
@@ -194,7 +196,9 @@ def test_a_pool_given_in_bytes_has_as_many_slots_as_fit(monkeypatch):
         count("300B")
     monkeypatch.setattr(memory, "free_bytes", lambda _: 5000)
     # The rows take 3200 of it.
-    assert count(None) == 1 and count(2) == 2
+    assert count(2) == 2
+    with pytest.raises(ValueError, match=r"pool is None: 8 slots .* has 5,000, room for 2 slots"):
+        count(None)
     with pytest.raises(ValueError, match=r"3 slots and 4 rows .* take 5,600 bytes; cpu has 5,000"):
         count(3)
 

@@ -96,7 +96,7 @@ def test_what_an_interrupted_or_failed_call_left_is_not_taken():
         whole = rollout.generate(prompts(), seed=3)
         with pytest.raises(RuntimeError, match="own mistake"):
             rollout.generate(prompts(), seed=4, on_record=fail)
-        assert rollout._held is None and rollout._buffers is None
+        assert rollout._buffers._held is None and rollout._buffers._kept is None
         assert rollout.generate(prompts(), seed=3) == whole
 
 
@@ -112,9 +112,9 @@ def fail_to_warm_up(rollout):
 
 
 def update_with_nan(rollout):
-    rollout._buffers[0].keys[0][0, 0] = torch.nan
+    rollout._buffers._kept[0].keys[0][0, 0] = torch.nan
     rollout.sync_weights(1)
-    assert not rollout._buffers[0].keys[0].any()
+    assert not rollout._buffers._kept[0].keys[0].any()
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_nothing_is_taken_from_buffers_that_are_gone(lose):
     config = RolloutConfig(max_length=24, rows=5, progress=False, reuse_cache=True)
     with fnroll.Rollout(toy_model(31, sharpness=0.05), None, config) as rollout:
         whole = rollout.generate(prompts(), seed=3)
-        assert rollout._held is not None
+        assert rollout._buffers._held is not None
         lose(rollout)
         again = rollout.generate(prompts(), seed=3)
         assert [record.tokens for record in again] == [record.tokens for record in whole]

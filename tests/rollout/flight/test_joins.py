@@ -19,6 +19,7 @@ from tests.rollout.scripts import (
     request,
     results,
     roll_one,
+    set_model,
     spans,
 )  # fmt: skip
 
@@ -41,14 +42,14 @@ def watched(rollout):
     seen, fn = [], rollout.model.fn
 
     def watching(params, chunk, cache):
-        logits, cache = fn(params, chunk, cache)
+        output = fn(params, chunk, cache)
         ends = (chunk.start + chunk.tokens.shape[1]).tolist()
         rows = range(len(ends)) if chunk.rows is None else chunk.rows.tolist()
-        keys = cache.keys[0][:, :, 0, 0].long()
+        keys = output.cache.keys[0][:, :, 0, 0].long()
         seen.extend(tuple(keys[row, :end].tolist()) for row, end in zip(rows, ends, strict=True) if end > 0)
-        return logits, cache
+        return output
 
-    rollout.model = dataclasses.replace(rollout.model, fn=watching)
+    set_model(rollout, dataclasses.replace(rollout.model, fn=watching))
     return seen
 
 

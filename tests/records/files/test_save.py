@@ -14,7 +14,7 @@ from fnroll.models import toy_model
 from fnroll.records.batch import dump_record
 from fnroll.records.files.save import read_header, write_save
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def toy(path, **config):
