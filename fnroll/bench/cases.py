@@ -101,7 +101,11 @@ def _waiting(state: RolloutState, shape: Shape) -> tuple[RolloutState, tuple[Any
     """Return a state whose records all wait for tools, and the arguments that bring them back."""
     line = state.rows.record
     status = state.records.status.index_put((line,), torch.tensor(t.WAITING, device=line.device))
-    free = Rows(record=torch.full_like(line, Rows.IDLE), cached=torch.zeros_like(line))
+    free = Rows(
+        record=torch.full_like(line, Rows.IDLE),
+        cached=torch.zeros_like(line),
+        sound=torch.full_like(line, Rows.ALL),
+    )
     tokens = torch.ones((shape.rows, 32), dtype=torch.int64, device=line.device)
     count, limit = torch.full_like(line, 32), torch.full_like(line, shape.max_length)
     after = (line, tokens, count, limit)

@@ -28,7 +28,8 @@ def _copy_cached(
     in_row, row = _find(rows.record, source)
     in_slot, place = _find(pool.owner[:-1], source)
     length = torch.where(in_row, rows.cached[row], torch.where(in_slot, pool.length[place], 0))
-    real = (slot < num_slots(pool)) & (length > 0)
+    is_sound = in_slot & ~in_row | (rows.sound[row] >= length)
+    real = (slot < num_slots(pool)) & (length > 0) & is_sound
     length = torch.where(real, length, 0)
 
     def copy(layers: Layers, cached: Layers) -> Layers:
@@ -143,7 +144,8 @@ def rewind(state: RolloutState, record: Tensor, length: Tensor, limit: Tensor | 
     return replace(
         state,
         records=new,
-        rows=Rows(
+        rows=replace(
+            state.rows,
             record=torch.where(held, Rows.IDLE, state.rows.record),
             cached=torch.where(held, 0, state.rows.cached),
         ),

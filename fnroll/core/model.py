@@ -47,8 +47,13 @@ ModelFn = Callable[[Any, Chunk, Cache], ModelOutput]
 
 
 def write_layer(buffer: Tensor, new: Tensor, chunk: Chunk) -> Tensor:
-    """Return a layer's keys or values `[B, T+1, H, D]` with those of a chunk, `[A, Q, H, D]`, written."""
+    """Return a layer's keys or values `[B, T+1, H, D]` with those of a chunk, `[A, Q, H, D]`, written.
+
+    What is not finite is written as 0: a masked slot counts 0 times itself, which would be NaN for tokens
+    before it and for the row's next record. `ModelOutput.is_finite` says that it was there.
+    """
     rows = chunk.rows
+    new = new.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
     if rows is None:
         rows = torch.arange(new.shape[0], device=buffer.device)
     return put(buffer, (rows[:, None].expand_as(chunk.slots), chunk.slots), new.to(buffer.dtype))

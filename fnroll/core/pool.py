@@ -109,8 +109,20 @@ def _fill(
             keys=copy_tokens(cache.keys, source.keys, start, row, length, window),
             values=copy_tokens(cache.values, source.values, start, row, length, window),
         ),
-        rows=Rows(record=rows.record, cached=cached),
+        rows=replace(rows, cached=cached, sound=_sound_of(state, source, entries)),
     )
+
+
+def _sound_of(state: RolloutState, source: Cache | Pool, entries: tuple[Tensor, ...]) -> Tensor:
+    """Return `Rows.sound` after a copy: what was not finite comes along if it is among the tokens copied."""
+    start, row, length = entries
+    if isinstance(source, Pool):  # nothing else is parked
+        sound = torch.full_like(length, Rows.ALL)
+    else:
+        sound = state.rows.sound[start.clamp(max=state.num_rows - 1)]
+        sound = torch.where(sound < length, sound, Rows.ALL)
+    hit = row == torch.arange(state.num_rows, device=row.device)[:, None]
+    return torch.where(hit.any(dim=1), torch.where(hit, sound, Rows.ALL).amin(dim=1), state.rows.sound)
 
 
 def park(state: RolloutState, row: Tensor, slot: Tensor, record: Tensor, *, window: int) -> RolloutState:
@@ -118,7 +130,7 @@ def park(state: RolloutState, row: Tensor, slot: Tensor, record: Tensor, *, wind
 
     Args:
       state: after the step that ended the records' turns, before the next `admit`.
-      row: `[R]` int64; one past the last for padding.
+      row: `[R]` int64; one past the last for padding. One whose keys or values were not finite is not parked.
       slot: `[R]` int64; what a slot held is lost; P for padding.
       record: `[R]` int64: the line that the row decoded, with its last token not yet fed; the sink for
         padding.
@@ -127,6 +139,8 @@ def park(state: RolloutState, row: Tensor, slot: Tensor, record: Tensor, *, wind
     pool = pool_of(state)
     real = (slot < num_slots(pool)) & (row < state.num_rows)
     length = torch.where(real, state.records.length[record] - 1, 0).clamp(min=0)
+    real = real & (state.rows.sound[row.clamp(max=state.num_rows - 1)] >= length)
+    length = torch.where(real, length, 0)
     new = Pool(
         keys=copy_tokens(pool.keys, state.cache.keys, row, slot, length, window),
         values=copy_tokens(pool.values, state.cache.values, row, slot, length, window),
@@ -195,7 +209,8 @@ def move(state: RolloutState, source: Tensor, row: Tensor, *, window: int) -> Ro
     filled = _fill(state, state.cache, (source, row, cached), window)
     hit = (row == place[:, None]) & (source < state.num_rows)
     left = (source == place[:, None]).any(dim=1)
-    rows = Rows(
+    rows = replace(
+        filled.rows,
         record=torch.where(
             hit.any(dim=1),
             (hit * record).sum(dim=1),

@@ -86,7 +86,11 @@ def admit(state: RolloutState, *, static: bool = False) -> tuple[RolloutState, T
     status = torch.where(taken, t.RUNNING, t.FREE)
     new = replace(
         state,
-        rows=Rows(record=torch.where(taken, record, rows.record), cached=torch.where(taken, 0, rows.cached)),
+        rows=Rows(
+            record=torch.where(taken, record, rows.record),
+            cached=torch.where(taken, 0, rows.cached),
+            sound=torch.where(taken, Rows.ALL, rows.sound),
+        ),
         queue=queues.drop(state.queue, record),
         records=replace(state.records, status=put(state.records.status, (record,), status)),
     )
@@ -137,7 +141,12 @@ def _feed(
     output = model(params, chunk, state.cache)
     old = state.rows.cached
     cached = torch.cat((end, old[end.shape[0] :])) if rows is None else put(old, (rows,), end)
-    return output.logits, replace(state, cache=output.cache, rows=replace(state.rows, cached=cached))
+    new = replace(state.rows, cached=cached)
+    if output.is_finite is not None:
+        first = torch.where(fed & ~output.is_finite, position, Rows.ALL).amin(dim=1)
+        which = torch.arange(end.shape[0], device=end.device) if rows is None else rows
+        new = replace(new, sound=put(new.sound, (which,), torch.minimum(first, new.sound[which])))
+    return output.logits, replace(state, cache=output.cache, rows=new)
 
 
 def prefill(
@@ -204,14 +213,17 @@ def select_params(params: SamplingParams, line: Tensor) -> SamplingParams:
 def sample(state: RolloutState, logits: Tensor) -> RolloutState:
     """Draw a token for every row whose known tokens are all cached, and append it to its record.
 
+    A record whose logits are no distribution (NaN, an infinity, or nothing left), or that has keys or values
+    which were not finite, gets no token: it is `FAILED` with reason `NOT_FINITE`, and `retire` frees its row.
+
     Args:
       state: after `extend`.
       logits: `[A, V]`, of the token after each row's last, for the first A rows.
     """
-    records = state.records
+    records, sink = state.records, state.num_records
     line, position, cached = _held(state, None, logits.shape[0])
-    ready = (line != state.num_records) & (cached == position)
-    line = torch.where(ready, line, state.num_records)
+    ready = (records.status[line] == t.RUNNING) & (cached == position)
+    line = torch.where(ready, line, sink)
     params = select_params(state.sampling, line)
     history = (records.tokens[line], position) if params.use_penalty else None
     scores = process(logits, params, history)
@@ -220,11 +232,17 @@ def sample(state: RolloutState, logits: Tensor) -> RolloutState:
         scores, entries["support"] = find_support(scores, params, records.support.shape[-1])
     entries["tokens"], entries["log_probs"] = draw(scores, params, records.key[line], position)
     one = {name: entry[:, None] for name, entry in entries.items()}
-    return replace(state, records=append(records, line, torch.ones_like(line), one))
+    is_drawn = entries["log_probs"].isfinite() & (state.rows.sound[: logits.shape[0]] >= position)
+    grown = append(records, torch.where(is_drawn, line, sink), torch.ones_like(line), one)
+    failed = torch.where(ready & ~is_drawn, line, sink)
+    is_real = failed != sink
+    status = put(grown.status, (failed,), torch.where(is_real, t.FAILED, t.FREE))
+    reason = put(grown.reason, (failed,), torch.where(is_real, t.NOT_FINITE, t.NO_REASON))
+    return replace(state, records=replace(grown, status=status, reason=reason))
 
 
 def retire(state: RolloutState, *, multi_turn: bool = False) -> tuple[RolloutState, Tensor]:
-    """Free the rows whose turn ended: by a stop id (reason `EOS`) or by its limit (reason `LENGTH`).
+    """Free the rows whose turn ended: by a stop id (reason `EOS`), by its limit (`LENGTH`), or in failure.
 
     Args:
       state: after `sample`.
@@ -243,17 +261,21 @@ def retire(state: RolloutState, *, multi_turn: bool = False) -> tuple[RolloutSta
     # Not `isin`, which `torch.func.vmap` has no batching rule for.
     is_stop = (records.tokens[line, at][:, None] == state.stop_ids).any(dim=-1)
     stopped = records.loss_mask[line, at] & is_stop
-    ended = busy & (stopped | (length >= records.limit[line]))
+    failed = records.status[line] == t.FAILED
+    ended = busy & (stopped | failed | (length >= records.limit[line]))
     line = torch.where(ended, line, state.num_records)
     status = torch.where(stopped, t.WAITING if multi_turn else t.COMPLETED, t.TRUNCATED)
-    reason = torch.where(stopped, t.EOS, t.LENGTH)
+    status = torch.where(failed, t.FAILED, status)
+    reason = torch.where(failed, records.reason[line], torch.where(stopped, t.EOS, t.LENGTH))
     new = replace(
         records,
         status=put(records.status, (line,), torch.where(ended, status, t.FREE)),
         reason=put(records.reason, (line,), torch.where(ended, reason, t.NO_REASON)),
         turn=put(records.turn, (line,), torch.where(ended, records.turn[line] + 1, 0)),
     )
-    free = Rows(record=torch.where(ended, Rows.IDLE, rows.record), cached=torch.where(ended, 0, rows.cached))
+    free = replace(
+        rows, record=torch.where(ended, Rows.IDLE, rows.record), cached=torch.where(ended, 0, rows.cached)
+    )
     return replace(state, records=new, rows=free), torch.where(ended, line, Rows.IDLE)
 
 
@@ -305,7 +327,8 @@ def finish(state: RolloutState, record: Tensor, status: Tensor, reason: Tensor) 
         status=put(records.status, (record,), torch.where(record == sink, t.FREE, status)),
         reason=put(records.reason, (record,), torch.where(record == sink, t.NO_REASON, reason)),
     )
-    rows = Rows(
+    rows = replace(
+        state.rows,
         record=torch.where(held, Rows.IDLE, state.rows.record),
         cached=torch.where(held, 0, state.rows.cached),
     )

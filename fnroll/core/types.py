@@ -34,6 +34,7 @@ TOOL_OUTPUT = 5
 PROMPT = 6
 TOOL_ERROR = 7
 ABORTED = 8
+NOT_FINITE = 9
 
 STATUS_NAMES = ("FREE", "PENDING", "RUNNING", "WAITING", "COMPLETED", "TRUNCATED", "FAILED")
 REASON_NAMES = (
@@ -46,6 +47,7 @@ REASON_NAMES = (
     "prompt",
     "tool_error",
     "aborted",
+    "not_finite",
 )
 
 
@@ -73,7 +75,7 @@ class Records:
     status: Tensor
     """`[N+1]` int64: one of `FREE` ... `FAILED`."""
     reason: Tensor
-    """`[N+1]` int64: why the last turn or the record ended, `EOS` ... `ABORTED`."""
+    """`[N+1]` int64: why the last turn or the record ended, `EOS` ... `NOT_FINITE`."""
     key: Tensor
     """`[N+1, 2]` int64: random key words; a function of the record's identity, never advanced."""
     support: Tensor | None = None
@@ -98,11 +100,14 @@ class Rows:
     """The batch that the model runs."""
 
     IDLE: ClassVar[int] = -1
+    ALL: ClassVar[int] = 2**62
 
     record: Tensor
     """`[B]` int64: the line that the row decodes; `IDLE` when the row is free."""
     cached: Tensor
     """`[B]` int64: tokens whose keys and values are in the row's cache."""
+    sound: Tensor
+    """`[B]` int64: position of the first token whose keys or values were not finite; `ALL` if all were."""
 
 
 @pytree
@@ -262,7 +267,7 @@ def init_state(
     free = torch.full((rows,), Rows.IDLE, dtype=torch.int64, device=device)
     return RolloutState(
         records=init_records(num_records, slots - 1, device, support_size),
-        rows=Rows(record=free, cached=torch.zeros_like(free)),
+        rows=Rows(record=free, cached=torch.zeros_like(free), sound=torch.full_like(free, Rows.ALL)),
         queue=Queue(
             ticket=torch.full((num_records + 1,), Queue.NO_TICKET, dtype=torch.int64, device=device),
             front=torch.zeros((), dtype=torch.int64, device=device),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -29,6 +30,7 @@ class ValueLayer(CacheLayerMixin):
     def __init__(self, keys: Tensor, values: Tensor, chunk: Chunk) -> None:
         super().__init__()
         self.keys, self.values, self.chunk = keys, values, chunk
+        self.is_finite: Tensor | None = None
         self.is_initialized = True
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
@@ -36,6 +38,7 @@ class ValueLayer(CacheLayerMixin):
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         """Write `[A, H, Q, D]` keys and values; return what the chunk may attend to, `[A, H, W, D]`."""
+        self.is_finite = _is_finite(key_states) & _is_finite(value_states)
         self.keys = write_layer(self.keys, key_states.transpose(1, 2), self.chunk)
         self.values = write_layer(self.values, value_states.transpose(1, 2), self.chunk)
         keys, values = read_layer(self.keys, self.chunk), read_layer(self.values, self.chunk)
@@ -58,6 +61,11 @@ class ValueLayer(CacheLayerMixin):
         return int(self.keys.shape[1]) - 1
 
 
+def _is_finite(states: Tensor) -> Tensor:
+    """Return whether all numbers of a token are finite, `[A, Q]`, of `[A, H, Q, D]`."""
+    return states.isfinite().all(dim=-1).all(dim=1)
+
+
 class ValueCache(TransformersCache):
     """A cache value behind the interface of transformers' `Cache`, for the time of one forward."""
 
@@ -70,6 +78,11 @@ class ValueCache(TransformersCache):
     def get_query_offset(self, layer_idx: int = 0) -> Tensor:
         """Return the position of each row's first column, `[A]`."""
         return self.start
+
+    def is_finite(self) -> Tensor | None:
+        """Return whether a token's keys and values are finite in all layers, `[A, Q]`."""
+        found = [layer.is_finite for layer in self.layers if layer.is_finite is not None]
+        return functools.reduce(torch.logical_and, found) if found else None
 
     def value(self) -> Cache:
         """Return the cache after the forward."""

@@ -108,7 +108,7 @@ def model_fn(twin: nn.Module) -> ModelFn:
             argument: view,
         }
         out = twin(**inputs) if params is None else functional_call(twin, dict(params), (), inputs)
-        return ModelOutput(logits=_last(out.logits, chunk), cache=view.value())
+        return ModelOutput(logits=_last(out.logits, chunk), cache=view.value(), is_finite=view.is_finite())
 
     return fn
 

@@ -58,6 +58,8 @@ class RolloutRecord:
     """How the record ended, or where it stands if the rollout was cut before; None before a rollout."""
     reason: Reason | None = None
     """Why it ended."""
+    error: str | None = None
+    """What went wrong, in a sentence; None where nothing did."""
     num_turns: int = 0
     """Turns that the model took."""
     tool_calls: tuple[Mapping[str, Any], ...] = ()
@@ -191,6 +193,7 @@ class RolloutRecord:
             tool_calls=place.tool_calls,
             num_tool_outputs_truncated=sum(bool(call.get("truncated")) for call in place.tool_calls),
             reason=None,
+            error=None,
             response=None,
             reward=None,
         )

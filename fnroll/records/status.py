@@ -42,3 +42,5 @@ class Reason(StrEnum):
     """The tool runner itself failed."""
     ABORTED = "aborted"
     """The rollout was stopped from outside."""
+    NOT_FINITE = "not_finite"
+    """The model gave no distribution: a logit was NaN or infinite, or all of them were ruled out."""

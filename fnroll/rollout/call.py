@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -18,6 +19,7 @@ from fnroll.records.batch import RolloutBatch
 from fnroll.records.files.saver import Saver, check_overwrite
 from fnroll.records.record import RolloutRecord
 from fnroll.records.run import check_run
+from fnroll.records.status import Reason
 from fnroll.rollout.buffers import Buffers
 from fnroll.rollout.cache.prefixes import count_distinct
 from fnroll.rollout.driver.driver import Driver
@@ -95,7 +97,8 @@ class Call:
 
     def _run(self, stack: ExitStack) -> None:
         setup, budget = self.setup, Budget(self.setup.config, self.sampling)
-        run = describe_run(self.seed, self.step, self.sampling, setup.config, setup.model)
+        self._warn_of_weights()
+        run = describe_run(self.seed, self.step, self.sampling, setup.config, setup.model, self.version)
         for record in self.records:
             if record.is_unfinished:
                 check_run(record.label, record.run or {}, run, self.changed)
@@ -112,6 +115,15 @@ class Call:
         self._fly(driver, saver, report, run)
         starts = [flight.start_ids for flight in flying if flight.index in self.done]
         self.profile.least_tokens += count_distinct(starts)
+
+    def _warn_of_weights(self) -> None:
+        if names := self.setup.weights.find_not_finite():
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            warnings.warn(
+                f"weights of {self.setup.model.name} are not finite: {names[0]}{more}; records they reach "
+                f"end FAILED with reason {Reason.NOT_FINITE}",
+                stacklevel=5,
+            )
 
     def _keep_the_ready(self, flights: Sequence[Flight]) -> list[Flight]:
         """Keep the records for which there is nothing to do; return the others."""

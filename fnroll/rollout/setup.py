@@ -16,6 +16,7 @@ from fnroll.dialogue.parsers import Parser, detect_parser, get_parser
 from fnroll.dialogue.tool import ToolSet
 from fnroll.models.base import Model
 from fnroll.models.causal_lm import causal_lm
+from fnroll.models.weights import WeightWatch
 from fnroll.rollout.flight.prompts import Prompts
 
 _DEFAULT_PARSER = "hermes"
@@ -38,6 +39,7 @@ class Setup:
     parser: Parser | None
     """Of tool calls; None in single-turn rollouts."""
     prompts: Prompts
+    weights: WeightWatch
 
     @property
     def decode(self) -> Any:
@@ -69,6 +71,7 @@ def make_setup(
         chat=chat,
         parser=find_parser(tokenizer, tools, config) if multi_turn else None,
         prompts=Prompts(tokenizer, chat, own.vocab_size),
+        weights=WeightWatch(own),
     )
 
 

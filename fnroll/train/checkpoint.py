@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 from dataclasses import asdict
 from pathlib import Path
@@ -13,6 +14,8 @@ from torch import nn
 from fnroll.records.files.atomic import write_file
 from fnroll.rollout.rollout import Rollout
 
+# Behind what torch writes stand these bytes and a digest of it; torch does not mind.
+_SEAL = b"fnroll-sha256:"
 _PARTS = ("model", "optimizer", "step", "config")
 
 
@@ -32,7 +35,8 @@ def save_checkpoint(run: Trained, path: Path) -> None:
     state = {"model": run.model.state_dict(), "optimizer": run.optimizer.state_dict()}
     file = io.BytesIO()
     torch.save({**state, "step": run.step, "config": asdict(run.config)}, file)
-    write_file(path, [file.getvalue()])
+    data = file.getvalue()
+    write_file(path, [data, _SEAL, hashlib.sha256(data).digest()])
 
 
 def check_checkpoint(run: Trained, path: Path) -> dict[str, Any]:
@@ -62,10 +66,17 @@ def load_checkpoint(run: Trained, path: Path) -> None:
 
 
 def _read(path: Path) -> dict[str, Any]:
+    data = path.read_bytes()
+    body = data[: -len(_SEAL) - 32]
+    if data[len(body) : -32] == _SEAL:
+        if hashlib.sha256(body).digest() != data[-32:]:
+            raise ValueError(f"{path} is damaged: the digest of what it holds is not the one at its end")
+    elif b"fnroll-sha" in data[-2 * (len(_SEAL) + 32) :]:
+        raise ValueError(f"{path} is damaged: its end is cut or changed")
+    else:
+        body = data  # of version 0.1, which wrote no digest
     try:
-        state = torch.load(path, weights_only=True)
-    except OSError:
-        raise
+        state = torch.load(io.BytesIO(body), weights_only=True)
     except Exception as error:  # a damaged file makes the reader raise anything
         raise ValueError(
             f"{path} is damaged, or no checkpoint: {type(error).__name__} while reading"

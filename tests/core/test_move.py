@@ -69,7 +69,7 @@ def with_the_old_length(state, source, row, *, window, move=pools.move):
 
 def leaving_it_behind(state, source, row, *, window, move=pools.move):
     new = move(state, source, row, window=window)
-    return replace(new, rows=Rows(record=state.rows.record, cached=state.rows.cached))
+    return replace(new, rows=replace(new.rows, record=state.rows.record, cached=state.rows.cached))
 
 
 def one_short(state, source, row, *, window, move=pools.move):

@@ -24,6 +24,7 @@ SHAPES: dict[str, Any] = {
     "records.key": Int64[Tensor, "lines 2"],
     "rows.record": Int64[Tensor, " rows"],
     "rows.cached": Int64[Tensor, " rows"],
+    "rows.sound": Int64[Tensor, " rows"],
     "queue.ticket": Int64[Tensor, " lines"],
     "queue.front": Int64[Tensor, ""],
     "queue.back": Int64[Tensor, ""],

@@ -20,6 +20,7 @@ from fnroll.core import types
 from fnroll.core.tree import leaf_names, replace, tree_leaves
 from fnroll.core.types import RolloutState, SamplingParams
 from fnroll.models.base import Model
+from fnroll.models.weights import digest_weights
 from fnroll.records.files.atomic import write_file
 
 STATE_FORMAT = "fnroll-state"
@@ -29,12 +30,13 @@ _RENAMED = {"weight_version": "weight_versions"}
 
 
 def fingerprint(model: Model) -> dict[str, Any]:
-    """Return by name what a state must know of its model; the weights are no part of it."""
+    """Return by name what a state must know of its model; of the weights a digest."""
     return {
         "name": model.name,
         "vocab_size": model.vocab_size,
         "cache_shapes": [list(shape) for shape in model.cache_shapes],
         "dtype": str(model.dtype),
+        "weights": digest_weights(model),
     }
 
 
@@ -74,7 +76,8 @@ def load_state(
       path: of the file.
       model: that the state must be of; None goes unchecked.
       like: a state whose shapes, stop ids and sampling parameters it must have; None goes unchecked.
-      changed: sampling parameters that may differ from those of `like`, whose values are taken then.
+      changed: sampling parameters that may differ from those of `like`, whose values are taken then; or
+        "weights", which may be others than those of the model that the state was saved with.
       device: where the tensors go; None takes that of `model`, of `like`, or the CPU.
 
     Raises:
@@ -82,7 +85,7 @@ def load_state(
     """
     header, tensors = _read(path)
     if model is not None:
-        _check_model(path, header.get("model"), fingerprint(model))
+        _check_model(path, header.get("model"), fingerprint(model), changed)
     if device is None:
         device = model.device if model is not None else like.stop_ids.device if like is not None else "cpu"
     moved = {name: tensor.to(device) for name, tensor in tensors.items()}
@@ -144,16 +147,21 @@ def _rebuild(node: Mapping[str, Any], tensors: dict[str, Tensor]) -> Any:
     if "type" in node:
         own = node["fields"].items()
         fields = {_RENAMED.get(name, name): _rebuild(value, tensors) for name, value in own}
+        if node["type"] == "Rows" and "sound" not in fields:  # of version 0.1
+            fields["sound"] = torch.full_like(fields["cached"], types.Rows.ALL)
         return getattr(types, node["type"])(**fields)
     return node["value"]
 
 
-def _check_model(path: str | os.PathLike[str], found: Any, own: Mapping[str, Any]) -> None:
+def _check_model(
+    path: str | os.PathLike[str], found: Any, own: Mapping[str, Any], changed: tuple[str, ...]
+) -> None:
     if found is None:
         raise ValueError(f"{path} does not say of which model it is; load it without model=")
     for name, value in own.items():
-        if found.get(name) != value:
-            raise ValueError(f"{path} is of another model: {name} is {found.get(name)!r}, here {value!r}")
+        if name in found and found[name] != value and name not in changed:  # 0.1 knew no weights
+            remedy = "; or say so: changed=('weights',)" if name == "weights" else ""
+            raise ValueError(f"{path} is of another model: {name} is {found[name]!r}, here {value!r}{remedy}")
 
 
 def _fit(
@@ -177,7 +185,7 @@ def _fit_sampling(
 ) -> SamplingParams:
     tensors = [field.name for field in dataclasses.fields(own) if not field.metadata.get("static")]
     for name in changed:
-        check_choice("load", "changed", name, tensors)
+        check_choice("load", "changed", name, [*tensors, "weights"])
     for name in tensors:
         left, right = getattr(found, name), getattr(own, name)
         if name not in changed and not torch.equal(left, right):
@@ -187,4 +195,4 @@ def _fit_sampling(
                 f"{right[line].item()}; give the same, or say so: changed=({name!r},)"
             )
     # The static fields say what the values need, so they come from where the values do.
-    return own if changed else found
+    return own if set(changed) - {"weights"} else found

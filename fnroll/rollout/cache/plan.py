@@ -121,6 +121,11 @@ class CachePlan:
             self.held.put(self._rows + item.slot, to_ids(self._ids[item.line])[:-1])
         return parked
 
+    def forget(self, rows: Sequence[int]) -> None:
+        """Say that some rows hold nothing that another record could use."""
+        if self._share:
+            self.held.forget(rows)
+
     def move(self, source: int, row: int) -> None:
         """Say that what a row holds has been copied to another."""
         if self._share:

@@ -179,7 +179,7 @@ class Driver:
         # A step that was cut off wrote to the lines of running records only, and a status comes last. What is
         # on the host already is not lost, whatever keeps the device from being read.
         with suppress(Exception):
-            self._end_turns(only=(t.COMPLETED, t.TRUNCATED))
+            self._end_turns(only=(t.COMPLETED, t.TRUNCATED, t.FAILED))
         return list(self.ended)
 
     def _tensor(self, values: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
@@ -275,11 +275,13 @@ class Driver:
     def _poll(self) -> None:
         """Read the device, and see which turns ended."""
         count, before = len(self._live), self.profile.tokens
-        self._end_turns(only=(t.COMPLETED, t.TRUNCATED, t.WAITING))
-        if self.profile.tokens - before < count:
+        failed = self._end_turns(only=(t.COMPLETED, t.TRUNCATED, t.WAITING, t.FAILED))
+        self.plan.forget(failed)
+        if self.profile.tokens - before < count - len(failed):
             raise RuntimeError("a row did not decode: what is cached of its record is not what the plan says")
 
-    def _end_turns(self, only: tuple[int, ...]) -> None:
+    def _end_turns(self, only: tuple[int, ...]) -> list[int]:
+        """End the turns of some statuses; return the rows in which one failed."""
         with self.profile.stage("poll"):
             records, index = self.state.records, torch.from_numpy(self._live.lines)
             index = index.to(self.state.stop_ids.device)
@@ -292,12 +294,13 @@ class Driver:
         with self.profile.stage("turns"):
             for (line, row, status, _), tape in zip(ended, tapes, strict=True):
                 if line in self._lines:
-                    self._end_turn(line, tape, status)
+                    self._end_turn(line, tape, status, row)
                 self._live.free(row)  # not before: what was not closed when an exception came is salvaged
                 if line in self._lines:
                     self.plan.end_turn(row, line, tape.tokens)
         with self.profile.stage("park"):
             self._park([Placed(row, line, length) for line, row, _, length in ended if line in self._lines])
+        return [row for _, row, status, _ in ended if status == t.FAILED]
 
     def _park(self, waiting: list[Placed]) -> None:
         """Keep the keys and values of turns that wait for their tools, as far as the pool has room."""
@@ -308,24 +311,27 @@ class Driver:
             self.state = self.steps.park(self.state, rows, slots, lines, length=longest)
             self.profile.pool_peak = self.plan.slots.peak
 
-    def _end_turn(self, line: int, tape: Tape, status: int) -> None:
+    def _end_turn(self, line: int, tape: Tape, status: int, row: int | None = None) -> None:
         flight = self._lines[line].grow(len(tape), turns=1)
         self._lines.put(line, flight)
-        if status == t.TRUNCATED:
+        if status == t.FAILED:
+            error = f"the logits of token {len(tape)} are not finite, or rule out every token (row {row})"
+            self._close(line, tape, Status.FAILED, Reason.NOT_FINITE, error)
+        elif status == t.TRUNCATED:
             self._close(line, tape, Status.TRUNCATED, flight.limit_reason)
         elif self.turns is None:
             self._close(line, tape, Status.COMPLETED, Reason.EOS)
         elif (ending := self.turns.end_turn(flight, tape)) is not None:
             self._close(line, tape, *ending)
 
-    def _close(self, line: int, tape: Tape, status: Status, reason: Reason) -> None:
+    def _close(self, line: int, tape: Tape, status: Status, reason: Reason, error: str | None = None) -> None:
         flight = self._lines.take(line)
         if (slot := self.plan.close(line)) is not None:
             self.state = self.steps.release(self.state, self._tensor([slot]))
         self.profile.records += 1
         # Of what followed its first tokens all but the last had to be fed.
         self.profile.least_tokens += flight.length - len(flight.start_ids) - 1
-        self.ended.append(Ended(flight, tape, status, reason))
+        self.ended.append(Ended(flight, tape, status, reason, error))
 
     def _take_back(self, returned: Sequence[Return]) -> None:
         """Append what tools said to the records that go on, and end the others."""

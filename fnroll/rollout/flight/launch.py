@@ -103,6 +103,7 @@ def land(
         prompt_length=count,
         status=ended.status,
         reason=ended.reason,
+        error=ended.error,
         # A turn of a resumed record that waits for its tools is counted when it is read again.
         num_turns=flight.num_turns + flight.is_waiting,
         tool_calls=flight.tool_calls,

@@ -8,6 +8,7 @@ from typing import Any
 
 from fnroll.config import RolloutConfig, SamplingConfig
 from fnroll.models.base import Model
+from fnroll.models.weights import digest_weights
 from fnroll.records.record import RolloutRecord
 from fnroll.records.turns import find_turns
 from fnroll.rollout.flight.budget import Budget
@@ -19,14 +20,25 @@ _DECIDING = ("max_length", "max_turns", "max_calls_per_turn", "allow_control_tok
 
 
 def describe_run(
-    seed: int, step: int, sampling: SamplingConfig, config: RolloutConfig, model: Model
+    seed: int, step: int, sampling: SamplingConfig, config: RolloutConfig, model: Model, version: int = 0
 ) -> dict[str, Any]:
-    """Return by name what decides the tokens of a record, beside weights, prompt, sample and tool outputs."""
+    """Return by name what decides the tokens of a record, beside prompt, sample and tool outputs.
+
+    Args:
+      seed: of the run.
+      step: of the training loop.
+      sampling: how tokens are drawn.
+      config: of the rollout.
+      model: whose weights are told apart by a digest.
+      version: of the weights; those of another version may be others.
+    """
     limits = {name: getattr(config, name) for name in _DECIDING}
     # Nothing of the machine: under tensor parallelism a rank has its own number of heads.
     dtype = str(model.dtype).removeprefix("torch.")
     own = f"{model.name} ({model.vocab_size} ids, {len(model.cache_shapes)} layers, {dtype})"
-    return {"model": own, "seed": seed, "step": step, **dataclasses.asdict(sampling), **limits}
+    weights = f"version {version}, digest {digest_weights(model)}"
+    identity = {"model": own, "weights": weights, "seed": seed, "step": step}
+    return {**identity, **dataclasses.asdict(sampling), **limits}
 
 
 def resume_flight(

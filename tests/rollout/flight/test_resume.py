@@ -93,7 +93,8 @@ def test_what_may_differ_must_be_something_that_can():
         cut = rollout.generate(prompts(), max_steps=2)
         for name in ("temprature", "support_size"):
             with pytest.raises(
-                ValueError, match=rf"RolloutRequest\.changed is '{name}'; it must be one of 'model', 'seed'"
+                ValueError,
+                match=rf"RolloutRequest\.changed is '{name}'; it must be one of 'model', 'weights', 'seed'",
             ):
                 rollout.generate(again(cut, changed=(name,)))
         with pytest.raises(
