@@ -7,7 +7,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1] / "fnroll"
 CORE = sorted([*(ROOT / "core").rglob("*.py"), *(ROOT / "compile").rglob("*.py")])
-PURE = [*CORE, *sorted((ROOT / "dialogue").rglob("*.py"))]
+ROUTING = sorted((ROOT / "routing").rglob("*.py"))
+PURE = [*CORE, *sorted((ROOT / "dialogue").rglob("*.py")), *ROUTING]
 # Of `compile`, these look at models and clocks: what they prepare is run by the others.
 HOST = {ROOT / "compile" / "steps.py", ROOT / "compile" / "warmup.py"}
 
@@ -78,6 +79,7 @@ def name(path):
 def test_the_folders_are_where_this_test_looks():
     assert {"steps.py", "lower.py", "buffer.py", "model.py", "rng.py"} <= {path.name for path in CORE}
     assert any(path.parent.name == "dialogue" for path in PURE)
+    assert {"plan.py", "assembly.py"} <= {path.name for path in ROUTING}
 
 
 @pytest.mark.parametrize("path", [path for path in PURE if path not in HOST], ids=name)
@@ -88,6 +90,13 @@ def test_pure_parts_import_neither_shell_nor_world(path):
 @pytest.mark.parametrize("path", [path for path in CORE if path not in HOST], ids=name)
 def test_the_core_imports_tensors_only(path):
     assert forbidden_imports(parse(path), CORE_ONLY) == []
+
+
+@pytest.mark.parametrize("path", ROUTING, ids=name)
+def test_routing_imports_neither_models_nor_files_of_others(path):
+    assert (
+        forbidden_imports(parse(path), {"transformers", "safetensors", "fnroll.models", "fnroll.grpo"}) == []
+    )
 
 
 @pytest.mark.parametrize("path", CORE, ids=name)
