@@ -45,6 +45,7 @@ from fnroll.routing.errors import (
 from fnroll.routing.external import import_routes, select_layers
 from fnroll.routing.files import load_routes, save_routes
 from fnroll.routing.gate import check_route_versions, require_boundary_support, route_versions
+from fnroll.routing.metrics import ReplayMetrics, combine_replay_metrics, count_provenance, replay_metrics
 from fnroll.routing.plan import (
     READABLE_ROUTE_PLAN_VERSIONS,
     ROUTE_PLAN_SCHEMA_VERSION,
@@ -54,7 +55,11 @@ from fnroll.routing.plan import (
     validate_route_plan,
 )
 from fnroll.routing.planning import make_plan, native_plan
+from fnroll.routing.replaying import RouteTaps, listen, replay
+from fnroll.routing.routers import Router, discover_routers, to_schema
 from fnroll.routing.schema import BOUNDARY_SCHEMA_VERSION, MISSING, Provenance, RouteSchema, route_dtype
+from fnroll.routing.scores import SCORE_KINDS, ScoreFunction, replay_top_k, select_experts
+from fnroll.routing.selfcheck import ScoreChoice, choose_score
 from fnroll.routing.staging import RouteReceipt, RouteStore, StagedRow, discard, stage
 from fnroll.routing.text import from_json, to_json
 from fnroll.routing.values import check_routes, narrow_routes
@@ -65,6 +70,7 @@ __all__ = [
     "READABLE_ROUTE_PLAN_VERSIONS",
     "REASONS",
     "ROUTE_PLAN_SCHEMA_VERSION",
+    "SCORE_KINDS",
     "AssembledRoutes",
     "BoundarySupportError",
     "CallRoutes",
@@ -73,6 +79,7 @@ __all__ = [
     "MissingRoutesError",
     "NoRoutersError",
     "Provenance",
+    "ReplayMetrics",
     "ReplayScopeError",
     "RouteAssemblyPlan",
     "RouteBoundaryError",
@@ -89,10 +96,14 @@ __all__ = [
     "RouteSource",
     "RouteSpan",
     "RouteStore",
+    "RouteTaps",
     "RouteValueError",
     "RouteWarning",
+    "Router",
     "RouterNotCalledError",
     "RouterUnsupportedError",
+    "ScoreChoice",
+    "ScoreFunction",
     "StagedRow",
     "assemble",
     "assemble_all",
@@ -100,11 +111,15 @@ __all__ = [
     "capture_call",
     "check_route_versions",
     "check_routes",
+    "choose_score",
     "classify_route_span",
     "collate",
+    "combine_replay_metrics",
+    "count_provenance",
     "decode_route_plan",
     "decode_routed_experts",
     "discard",
+    "discover_routers",
     "encode_route_plan",
     "encode_routed_experts",
     "encoded_route_plan_size_bytes",
@@ -112,11 +127,15 @@ __all__ = [
     "from_json",
     "from_tape",
     "import_routes",
+    "listen",
     "load_routes",
     "make_plan",
     "narrow_routes",
     "native_plan",
     "native_routes",
+    "replay",
+    "replay_metrics",
+    "replay_top_k",
     "require_boundary_support",
     "route_dtype",
     "route_versions",
@@ -124,11 +143,13 @@ __all__ = [
     "routed_experts_token_count",
     "save_routes",
     "select_chain",
+    "select_experts",
     "select_layers",
     "separate",
     "splice_boundary",
     "stage",
     "to_json",
+    "to_schema",
     "truncate",
     "validate_route_plan",
     "version_changes",
