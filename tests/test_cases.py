@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 # Parser, mask, template, tools, EOS, budget; losses, advantages, log-probs, sampling; schedule, cache,
-# padding.
+# padding, routes.
 CASES = [
     "parser-01",  # end marker inside a JSON string argument
     "parser-04",  # XML values typed by their schema: true, null, dates, unions, raw strings
@@ -38,6 +38,7 @@ CASES = [
     "cache-02",  # sliding windows and mixed layers, with returning turns
     "padding-01",  # positions of unequal rows, and of a returning turn of another width
     "padding-04",  # zero prompts, an empty prompt, prompts without room
+    "routing-01",  # the last token of a turn has no route yet
 ]
 
 
