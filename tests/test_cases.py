@@ -37,6 +37,9 @@ CASES = [
     "cache-01",  # weights change between calls, with everything shared and parked
     "cache-02",  # sliding windows and mixed layers, with returning turns
     "padding-01",  # positions of unequal rows, and of a returning turn of another width
+    "fresh-10",  # a whole number written as a float, for an int parameter
+    "fresh-11",  # an Enum's member and a tuple, not their JSON
+    "fresh-12",  # dataclass, pydantic, date, Path, Sequence and set parameters
     "padding-04",  # zero prompts, an empty prompt, prompts without room
     "routing-01",  # the last token of a turn has no route yet
 ]

@@ -1,18 +1,16 @@
-"""JSON schemas of tools: made from functions, checked, and used to check arguments."""
+"""JSON schemas of tools: checked, and used to check arguments."""
 
 from __future__ import annotations
 
 import copy
-import inspect
 import json
-from collections.abc import Callable, Mapping
-from typing import Any, get_type_hints
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import jsonschema
 import referencing
 import referencing.jsonschema
 from jsonschema.validators import validator_for
-from transformers.utils.chat_template_utils import get_json_schema
 
 _SCHEMA_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _SCHEMA_LISTS = ("prefixItems", "allOf", "anyOf", "oneOf")
@@ -27,57 +25,6 @@ _TYPE_NAMES = {
     type(None): "null",
 }
 _MAX_SHOWN = 100
-
-
-def function_schema(
-    function: Callable[..., Any], where: str, name: str, description: str | None, docs: tuple[str | None, ...]
-) -> dict[str, Any]:
-    """Make an OpenAI-style schema from type hints and a Google-style docstring.
-
-    Args:
-      function: what will be called.
-      where: how errors name the tool.
-      name: the tool's name.
-      description: replaces the docstring's description when given.
-      docs: docstrings; the first that is there describes the arguments.
-
-    Returns:
-      A dict with `type` and `function`.
-
-    Raises:
-      ValueError: a hint or a docstring is missing or has no JSON form.
-    """
-    doc = next((doc for doc in docs if doc and doc.strip()), None)
-    if doc is None:
-        raise ValueError(f"{where} has no docstring; write one with an Args section, or give a schema.")
-    try:
-        schema: dict[str, Any] = get_json_schema(_documented(function, name, doc))
-    except Exception as error:
-        raise ValueError(f"{where} gives no JSON schema: {error}") from error
-    # A template that writes the whole schema would show the return type, and templates disagree on its form.
-    schema["function"].pop("return", None)
-    if description is not None:
-        schema["function"]["description"] = description
-    return schema
-
-
-def _documented(function: Callable[..., Any], name: str, doc: str) -> Callable[..., Any]:
-    """A stand-in with one name, docstring and signature, for a bound method, an instance or a partial."""
-
-    def stand_in() -> None: ...
-
-    hinted = function if inspect.isroutine(function) else getattr(function, "func", type(function).__call__)
-    parameters = {
-        key: parameter
-        for key, parameter in inspect.signature(function).parameters.items()
-        if parameter.kind is not inspect.Parameter.VAR_KEYWORD
-    }
-    hints = get_type_hints(hinted)
-    stand_in.__name__ = name
-    stand_in.__doc__ = inspect.cleandoc(doc)
-    stand_in.__annotations__ = {key: hints[key] for key in parameters if key in hints}
-    stand_in.__signature__ = inspect.Signature(list(parameters.values()))  # type: ignore[attr-defined]
-    return stand_in
 
 
 def normal_schema(schema: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -167,19 +114,25 @@ def _references(node: Any) -> list[str]:
     return here + [reference for item in node.values() for reference in _references(item)]
 
 
+def _map_parts(schema: dict[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
+    """The same schema with each schema that stands in it changed."""
+    out = dict(schema)
+    for key in _SCHEMA_MAPS:
+        if isinstance(out.get(key), dict):
+            out[key] = {name: change(item) for name, item in out[key].items()}
+    for key in (*_SCHEMA_LISTS, *_SCHEMAS):
+        if isinstance(out.get(key), list):
+            out[key] = [change(item) for item in out[key]]
+        elif isinstance(out.get(key), dict):
+            out[key] = change(out[key])
+    return out
+
+
 def _with_null(schema: Any) -> Any:
     """The same schema with `nullable: true` said in JSON Schema's own words."""
     if not isinstance(schema, dict):
         return schema
-    out = dict(schema)
-    for key in _SCHEMA_MAPS:
-        if isinstance(out.get(key), dict):
-            out[key] = {name: _with_null(item) for name, item in out[key].items()}
-    for key in (*_SCHEMA_LISTS, *_SCHEMAS):
-        if isinstance(out.get(key), list):
-            out[key] = [_with_null(item) for item in out[key]]
-        elif isinstance(out.get(key), dict):
-            out[key] = _with_null(out[key])
+    out = _map_parts(schema, _with_null)
     if out.pop("nullable", False) is not True:
         return out
     if set(out) <= {"type", "description", "enum", "default"} and "type" in out:
@@ -191,6 +144,36 @@ def _with_null(schema: Any) -> Any:
     return {"anyOf": [out, {"type": "null"}]}
 
 
+def inline_references(schema: dict[str, Any]) -> dict[str, Any]:
+    """Put the `$defs` of a schema where they are referred to, so that it can be a part of another.
+
+    Titles, which repeat names, and OpenAPI's `discriminator`, which refers too, are left out.
+
+    Args:
+      schema: a JSON schema.
+
+    Returns:
+      An independent one without `$defs`.
+
+    Raises:
+      ValueError: a definition refers to itself.
+    """
+    definitions = schema.get("$defs", {})
+
+    def inline(node: Any, outer: tuple[str, ...]) -> Any:
+        if not isinstance(node, dict):
+            return node
+        node = {key: value for key, value in node.items() if key not in ("$defs", "title", "discriminator")}
+        if (reference := node.pop("$ref", None)) is not None:
+            name = reference.removeprefix("#/$defs/")
+            if name in outer:
+                raise ValueError(f"{name} holds itself, which has no finite schema")
+            node = {**inline(definitions[name], (*outer, name)), **node}
+        return _map_parts(node, lambda part: inline(part, outer))
+
+    return copy.deepcopy(inline(schema, ()))
+
+
 def describe_invalid(error: Any) -> str:
     """Write one finding of a validator as a clause that names the argument.
 
@@ -200,7 +183,7 @@ def describe_invalid(error: Any) -> str:
     Returns:
       For example `argument 'a' must be of type integer, but is the string '1'`.
     """
-    path = _path(error.absolute_path)
+    path = name_place(error.absolute_path)
     if error.validator == "required":
         missing = [name for name in error.validator_value if name not in error.instance]
         # One finding per missing name, each with the whole list: the message says which.
@@ -220,9 +203,17 @@ def describe_invalid(error: Any) -> str:
     return f"{subject}: {message}"
 
 
-def _path(parts: Any) -> str:
+def name_place(path: Iterable[str | int]) -> str:
+    """Write where in the arguments a value stands.
+
+    Args:
+      path: keys and indices, from the outermost.
+
+    Returns:
+      For example `argument 'box.sizes[1]'`; empty for the arguments themselves.
+    """
     text = ""
-    for part in parts:
+    for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
     return f"argument {text!r}" if text else ""
 

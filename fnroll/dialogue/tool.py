@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
-import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from fnroll.dialogue.arguments import Arguments, SchemaArguments
+from fnroll.dialogue.function import function_schema, name_function
 from fnroll.dialogue.message import ToolCall
 from fnroll.dialogue.output import clean_text
-from fnroll.dialogue.schema import describe_invalid, function_schema, make_validator, normal_schema, shorten
-from fnroll.dialogue.signature import check_name, check_signature, is_async
+from fnroll.dialogue.schema import describe_invalid, make_validator, normal_schema, shorten
+from fnroll.dialogue.signature import Signature, check_fit, check_name, is_async, read_signature
 
 _MAX_FINDINGS = 8
 
@@ -35,10 +37,12 @@ class Tool:
     """Takes the arguments by keyword; plain or async."""
     is_async: bool
     """Whether calling `function` gives an awaitable, known from its definition."""
+    context: str | None
+    """The parameter of `function` that takes the `ToolContext`, if there is one."""
     _schema: dict[str, Any]
     _validator: Any
-    _names: tuple[str, ...]
-    _is_open: bool
+    _signature: Signature
+    _arguments: Arguments
 
     @classmethod
     def from_function(
@@ -47,7 +51,8 @@ class Tool:
         """Make a tool from a function, plain or async, with type hints and a Google-style docstring.
 
         Args:
-          function: takes its arguments by keyword.
+          function: takes its arguments by keyword; a method or a partial too, of which what is bound is not
+            shown.
           name: replaces the function's own name.
           description: replaces the docstring's description.
 
@@ -55,14 +60,13 @@ class Tool:
           The tool.
 
         Raises:
-          ValueError: a hint, a docstring or an argument's description is missing, or the name is bad.
+          ValueError: a hint, a docstring or an argument's description is missing, a type has no JSON form, or
+            the name is bad.
         """
-        own = name if name is not None else getattr(function, "__name__", None)
-        where = f"Tool {own!r}"
-        if not callable(function) or own is None:
-            raise ValueError(f"Tool.from_function needs a named function or `name=`, but got {function!r}.")
-        docs = (getattr(function, "__doc__", None),)
-        return cls._checked(function_schema(function, where, own, description, docs), function)
+        if not callable(function):
+            raise ValueError(f"Tool.from_function needs a function, but got {function!r}.")
+        own, docs = name_function(function)
+        return cls._described(function, own if name is None else name, description, docs)
 
     @classmethod
     def from_object(cls, instance: Any, *, name: str | None = None, description: str | None = None) -> Tool:
@@ -79,17 +83,19 @@ class Tool:
         Raises:
           ValueError: as in `from_function`.
         """
-        kind = type(instance)
         if isinstance(instance, type) or not callable(instance):
             raise ValueError(f"Tool.from_object needs an instance with __call__, but got {instance!r}.")
-        if name is None:
-            own = getattr(instance, "name", None)
-            name = (
-                own if isinstance(own, str) else re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", kind.__name__).lower()
-            )
-        docs = (kind.__call__.__doc__, kind.__doc__)
-        schema = function_schema(instance.__call__, f"Tool {name!r}", name, description, docs)
-        return cls._checked(schema, instance)
+        own, docs = name_function(instance)
+        return cls._described(instance, own if name is None else name, description, docs)
+
+    @classmethod
+    def _described(
+        cls, function: Callable[..., Any], name: str, description: str | None, docs: tuple[str | None, ...]
+    ) -> Tool:
+        where = f"Tool {name!r}"
+        signature = read_signature(function, where)
+        schema, arguments = function_schema(function, signature, where, name, description, docs)
+        return cls._checked(schema, function, signature, arguments)
 
     @classmethod
     def from_schema(cls, schema: Mapping[str, Any], function: Callable[..., Any]) -> Tool:
@@ -107,51 +113,71 @@ class Tool:
         """
         inner = schema.get("function", schema) if isinstance(schema, Mapping) else {}
         name = inner.get("name") if isinstance(inner, Mapping) else None
+        where = f"Tool {name!r}"
         if not callable(function):
-            raise ValueError(f"Tool {name!r}: needs a callable, but got {function!r}.")
-        return cls._checked(normal_schema(schema, f"Tool {name!r}"), function)
+            raise ValueError(f"{where}: needs a callable, but got {function!r}.")
+        normal = normal_schema(schema, where)
+        check_name(normal["function"]["name"])
+        arguments = SchemaArguments(normal["function"]["parameters"])
+        return cls._checked(normal, function, read_signature(function, where), arguments)
 
     @classmethod
-    def _checked(cls, schema: dict[str, Any], function: Callable[..., Any]) -> Tool:
+    def _checked(
+        cls, schema: dict[str, Any], function: Callable[..., Any], signature: Signature, arguments: Arguments
+    ) -> Tool:
         name = schema["function"]["name"]
         where = f"Tool {name!r}"
         check_name(name)
         parameters = schema["function"]["parameters"]
         validator = make_validator(parameters, where)
-        names, is_open = check_signature(function, parameters, where)
-        return cls(name, function, is_async(function), schema, validator, names, is_open)
+        check_fit(signature, parameters, where)
+        return cls(
+            name, function, is_async(function), signature.context, schema, validator, signature, arguments
+        )
 
     @property
     def schema(self) -> dict[str, Any]:
         """The OpenAI-style dict for a chat template, a new copy each time."""
         return copy.deepcopy(self._schema)
 
-    def findings(self, arguments: object) -> tuple[str, ...]:
-        """Say what is wrong with the arguments of a call.
+    def read(self, arguments: object) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """Check the arguments of a call, and make of each what the tool takes.
 
         Args:
-          arguments: what the model wrote.
+          arguments: what the model wrote; it is not changed.
 
         Returns:
-          One clause per failing argument; empty if the call is good.
+          The arguments by name, an own copy; and what is wrong, one clause per failing argument. The call may
+          only be made if nothing is wrong.
         """
         if not isinstance(arguments, dict):
-            return (f"the arguments must be a JSON object, but are {shorten(arguments)}",)
-        unexpected = [] if self._is_open else [key for key in arguments if key not in self._names]
-        found = [f"unexpected argument {shorten(key)}" for key in unexpected]
-        known = {key: value for key, value in arguments.items() if key not in unexpected}
+            return {}, (f"the arguments must be a JSON object, but are {shorten(arguments)}",)
+        offered = tuple(self._schema["function"]["parameters"]["properties"])
+        unexpected = [key for key in arguments if not self._may_have(key, offered)]
+        known = self._arguments.keep({key: arguments[key] for key in arguments if key not in unexpected})
+        values, found = self._read_known(known)
+        found += [f"unexpected argument {shorten(key)}" for key in unexpected]
+        if unexpected:
+            found[-1] += f" (it takes: {', '.join(offered) or 'no arguments'})"
+        return values, tuple(found)
+
+    def _may_have(self, key: str, offered: tuple[str, ...]) -> bool:
+        signature = self._signature
+        return key in offered or (signature.rest is not None and key not in signature.hidden)
+
+    def _read_known(self, arguments: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
         try:
             errors = sorted(
-                self._validator.iter_errors(known), key=lambda error: str(list(error.absolute_path))
+                self._validator.iter_errors(arguments), key=lambda error: str(list(error.absolute_path))
             )
-            found = [describe_invalid(error) for error in errors] + found
+            if errors:
+                return {}, [describe_invalid(error) for error in errors]
+            values, found = self._arguments.read(copy.deepcopy(arguments))
+            return values, list(found)
         except RecursionError:
-            found.append("the arguments are nested too deeply")
+            return {}, ["the arguments are nested too deeply"]
         except Exception as error:
-            found.append(f"the arguments cannot be checked ({type(error).__name__})")
-        if unexpected:
-            found[-1] += f" (it takes: {', '.join(self._names) or 'no arguments'})"
-        return tuple(found)
+            return {}, [f"the arguments cannot be checked ({type(error).__name__})"]
 
 
 @dataclass(frozen=True)
@@ -161,7 +187,7 @@ class BoundCall:
     tool: Tool
     """What to call."""
     arguments: dict[str, Any]
-    """An own copy, which the tool may change."""
+    """By name and of the types that the tool declares; an own copy, which it may change."""
 
 
 @dataclass(frozen=True)
@@ -221,7 +247,7 @@ class ToolSet:
         return [tool.schema for tool in self]
 
     def bind(self, call: ToolCall) -> BoundCall | BadCall:
-        """Check a call, and give it its own copy of the arguments.
+        """Check a call, and make its arguments what the tool takes.
 
         Args:
           call: what the model asked for; it is not changed.
@@ -235,12 +261,9 @@ class ToolSet:
             return BadCall(
                 clean_text(f"Error: there is no tool {shorten(call.name)}. {known}"), "unknown_tool"
             )
-        found = tool.findings(call.arguments)
+        arguments, found = tool.read(call.arguments)
         if not found:
-            try:
-                return BoundCall(tool, copy.deepcopy(call.arguments))
-            except RecursionError:
-                found = ("the arguments are nested too deeply",)
+            return BoundCall(tool, arguments)
         more = f"; and {len(found) - _MAX_FINDINGS} more" if len(found) > _MAX_FINDINGS else ""
         text = f"Error: wrong arguments for tool {tool.name!r}: {'; '.join(found[:_MAX_FINDINGS])}{more}."
         return BadCall(clean_text(text), "bad_arguments")
@@ -250,7 +273,7 @@ def to_tool(value: Any) -> Tool:
     """Make a tool of what a user may put in a list of tools.
 
     Args:
-      value: a `Tool`, a function or method, or an instance with `__call__`.
+      value: a `Tool`, a function, a method, a partial, or an instance with `__call__`.
 
     Returns:
       The tool.
@@ -260,6 +283,6 @@ def to_tool(value: Any) -> Tool:
     """
     if isinstance(value, Tool):
         return value
-    if inspect.isroutine(value):
+    if inspect.isroutine(value) or isinstance(value, functools.partial):
         return Tool.from_function(value)
     return Tool.from_object(value)

@@ -114,7 +114,7 @@ def test_from_schema_takes_both_forms() -> None:
     [
         (lambda: Tool.from_function(lambda a: a), "Tool '<lambda>' has no docstring"),
         (lambda: Tool.from_function(lambda: 0, name="a b"), "Tool 'a b' has no docstring"),
-        (lambda: Tool.from_function(3), "Tool.from_function needs a named function or `name=`, but got 3."),  # type: ignore[arg-type]
+        (lambda: Tool.from_function(3), "Tool.from_function needs a function, but got 3."),  # type: ignore[arg-type]
         (lambda: Tool.from_object(SearchIndex), "Tool.from_object needs an instance with __call__"),
         (lambda: Tool.from_schema({"name": "a b"}, lambda: 0), "Tool name 'a b' must consist of letters"),
         (lambda: Tool.from_schema({"name": ""}, lambda: 0), "Tool name '' must consist of letters"),
