@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fnroll.compile.warmup import WarmUp, WarmUpError
     from fnroll.config import RolloutConfig, SamplingConfig
+    from fnroll.dialogue.context import ToolContext
     from fnroll.dialogue.message import ToolCall
     from fnroll.dialogue.tool import Tool, ToolError, ToolSet
     from fnroll.grpo import group_advantages, grpo_policy_loss, old_log_probs_from_rollout
@@ -36,6 +37,7 @@ __all__ = [
     "Status",
     "Tool",
     "ToolCall",
+    "ToolContext",
     "ToolError",
     "ToolSet",
     "TrainingBatch",
@@ -67,6 +69,7 @@ _MODULES = {
     "Status": "fnroll.records.record",
     "Tool": "fnroll.dialogue.tool",
     "ToolCall": "fnroll.dialogue.message",
+    "ToolContext": "fnroll.dialogue.context",
     "ToolError": "fnroll.dialogue.tool",
     "ToolSet": "fnroll.dialogue.tool",
     "TrainingBatch": "fnroll.records.training",

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from fnroll.checks import check_bool
 from fnroll.dialogue.arguments import Arguments, SchemaArguments
 from fnroll.dialogue.function import function_schema, name_function
 from fnroll.dialogue.message import ToolCall
@@ -37,6 +38,8 @@ class Tool:
     """Takes the arguments by keyword; plain or async."""
     is_async: bool
     """Whether calling `function` gives an awaitable, known from its definition."""
+    is_serial: bool
+    """Whether its calls of one turn run one after another, in the order of the turn."""
     context: str | None
     """The parameter of `function` that takes the `ToolContext`, if there is one."""
     _schema: dict[str, Any]
@@ -46,7 +49,12 @@ class Tool:
 
     @classmethod
     def from_function(
-        cls, function: Callable[..., Any], *, name: str | None = None, description: str | None = None
+        cls,
+        function: Callable[..., Any],
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        is_serial: bool = False,
     ) -> Tool:
         """Make a tool from a function, plain or async, with type hints and a Google-style docstring.
 
@@ -55,6 +63,7 @@ class Tool:
             shown.
           name: replaces the function's own name.
           description: replaces the docstring's description.
+          is_serial: whether its calls of one turn run one after another.
 
         Returns:
           The tool.
@@ -66,16 +75,24 @@ class Tool:
         if not callable(function):
             raise ValueError(f"Tool.from_function needs a function, but got {function!r}.")
         own, docs = name_function(function)
-        return cls._described(function, own if name is None else name, description, docs)
+        return cls._described(function, own if name is None else name, description, docs, is_serial)
 
     @classmethod
-    def from_object(cls, instance: Any, *, name: str | None = None, description: str | None = None) -> Tool:
+    def from_object(
+        cls,
+        instance: Any,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        is_serial: bool = False,
+    ) -> Tool:
         """Make a tool from an instance of a class with `__call__`, plain or async.
 
         Args:
           instance: its `__call__` has type hints; the docstring is that of `__call__`, or else the class's.
           name: the tool's name; by default the instance's `name`, or else its class's in snake_case.
           description: replaces the docstring's description.
+          is_serial: whether its calls of one turn run one after another.
 
         Returns:
           The tool.
@@ -86,24 +103,32 @@ class Tool:
         if isinstance(instance, type) or not callable(instance):
             raise ValueError(f"Tool.from_object needs an instance with __call__, but got {instance!r}.")
         own, docs = name_function(instance)
-        return cls._described(instance, own if name is None else name, description, docs)
+        return cls._described(instance, own if name is None else name, description, docs, is_serial)
 
     @classmethod
     def _described(
-        cls, function: Callable[..., Any], name: str, description: str | None, docs: tuple[str | None, ...]
+        cls,
+        function: Callable[..., Any],
+        name: str,
+        description: str | None,
+        docs: tuple[str | None, ...],
+        is_serial: bool,
     ) -> Tool:
         where = f"Tool {name!r}"
         signature = read_signature(function, where)
         schema, arguments = function_schema(function, signature, where, name, description, docs)
-        return cls._checked(schema, function, signature, arguments)
+        return cls._checked(schema, function, signature, arguments, is_serial)
 
     @classmethod
-    def from_schema(cls, schema: Mapping[str, Any], function: Callable[..., Any]) -> Tool:
+    def from_schema(
+        cls, schema: Mapping[str, Any], function: Callable[..., Any], *, is_serial: bool = False
+    ) -> Tool:
         """Make a tool from a JSON schema and what is to be called.
 
         Args:
           schema: the OpenAI form, or its inner dict with `name`, `description` and `parameters`.
           function: takes the properties of `parameters` by keyword; plain or async.
+          is_serial: whether its calls of one turn run one after another.
 
         Returns:
           The tool.
@@ -119,20 +144,34 @@ class Tool:
         normal = normal_schema(schema, where)
         check_name(normal["function"]["name"])
         arguments = SchemaArguments(normal["function"]["parameters"])
-        return cls._checked(normal, function, read_signature(function, where), arguments)
+        return cls._checked(normal, function, read_signature(function, where), arguments, is_serial)
 
     @classmethod
     def _checked(
-        cls, schema: dict[str, Any], function: Callable[..., Any], signature: Signature, arguments: Arguments
+        cls,
+        schema: dict[str, Any],
+        function: Callable[..., Any],
+        signature: Signature,
+        arguments: Arguments,
+        is_serial: bool,
     ) -> Tool:
         name = schema["function"]["name"]
         where = f"Tool {name!r}"
         check_name(name)
+        check_bool(where, "is_serial", is_serial)
         parameters = schema["function"]["parameters"]
         validator = make_validator(parameters, where)
         check_fit(signature, parameters, where)
         return cls(
-            name, function, is_async(function), signature.context, schema, validator, signature, arguments
+            name=name,
+            function=function,
+            is_async=is_async(function),
+            is_serial=is_serial,
+            context=signature.context,
+            _schema=schema,
+            _validator=validator,
+            _signature=signature,
+            _arguments=arguments,
         )
 
     @property

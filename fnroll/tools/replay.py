@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Hashable, Mapping, Sequence
 from types import TracebackType
+from typing import Any
 
 from fnroll.dialogue.message import ParseError, ToolCall
 from fnroll.dialogue.output import clean_text
 from fnroll.tools.log import ToolEvent, canonical, place, read_log, turn_events
-from fnroll.tools.result import ToolResult, TurnKey
+from fnroll.tools.result import ToolResult, TurnKey, turn_key
 
 
 class ReplayError(RuntimeError):
@@ -31,19 +32,21 @@ class ReplayRunner:
         self._log = log if isinstance(log, Mapping) else read_log(log)
         self._finished: dict[Hashable, tuple[ToolResult, ...]] = {}
 
-    def submit(self, key: Hashable, calls: Sequence[ToolCall | ParseError]) -> None:
+    def submit(self, key: Hashable, calls: Sequence[ToolCall | ParseError], metadata: Any = None) -> None:
         """Look up all calls of one turn.
 
         Args:
           key: prompt id, sample and turn, as a `TurnKey` or a tuple.
           calls: must equal those that were logged.
+          metadata: ignored; no tool is called.
 
         Raises:
           ReplayError: a call is missing in the log or differs from it.
         """
-        if not isinstance(key, tuple) or not 3 <= len(key) <= 5:
-            raise ReplayError(f"ReplayRunner.submit: key is {key!r}; it must be a TurnKey or as long")
-        turn = TurnKey(*key)
+        try:
+            turn = turn_key(key)
+        except ValueError as error:
+            raise ReplayError(f"ReplayRunner.submit: {error}") from error
         logged = self._log.get(turn, ())
         results = []
         for index, call in enumerate(calls):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol, get_args
+from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 from fnroll.dialogue.message import ParseError, ToolCall
 
@@ -39,11 +39,28 @@ class TurnKey(NamedTuple):
     """Of the training loop."""
 
 
+def turn_key(key: Hashable) -> TurnKey:
+    """Read a key as what names a turn of a record.
+
+    Args:
+      key: a `TurnKey`, or a tuple as long.
+
+    Returns:
+      The key.
+
+    Raises:
+      ValueError: it is something else.
+    """
+    if not isinstance(key, tuple) or not 3 <= len(key) <= 5:
+        raise ValueError(f"key is {key!r}; it must be a TurnKey or as long")
+    return TurnKey(*key)
+
+
 class Runner(Protocol):
     """Who answers the tool calls of turns: by running them, or from a log."""
 
-    def submit(self, key: Hashable, calls: Sequence[ToolCall | ParseError]) -> None:
-        """Start all calls of one turn, without waiting for them."""
+    def submit(self, key: Hashable, calls: Sequence[ToolCall | ParseError], metadata: Any = None) -> None:
+        """Start all calls of one turn, without waiting for them; `metadata` is the record's."""
 
     def ready(self) -> list[tuple[Hashable, tuple[ToolResult, ...]]]:
         """Take the turns whose every call is answered, results in call order."""

@@ -11,7 +11,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -19,8 +18,9 @@ from fnroll.checks import check_int, check_number
 from fnroll.dialogue.message import ParseError, ToolCall
 from fnroll.dialogue.output import Output, clean_text, describe_error, to_output
 from fnroll.dialogue.tool import BadCall, BoundCall, ToolError, ToolSet
+from fnroll.tools.call import Call, Turn, chain_serial
 from fnroll.tools.loop import BackgroundLoop, start_daemon
-from fnroll.tools.result import ResultStatus, ToolResult
+from fnroll.tools.result import ResultStatus, ToolResult, turn_key
 
 __all__ = ["ToolResult", "ToolRunner"]
 
@@ -34,37 +34,15 @@ _MAX_AWAITS = 8
 _PLAIN = (str, int, float, type(None))
 
 
-@dataclass(eq=False)
-class _Turn:
-    """The calls of one turn and what they gave so far."""
-
-    key: Hashable
-    results: list[ToolResult | None]
-
-
-@dataclass(eq=False)
-class _Call:
-    """One running or waiting call. All fields but the first four change under the runner's lock."""
-
-    turn: _Turn
-    index: int
-    bound: BoundCall
-    is_settled: bool = False
-    posted: float | None = None
-    started: float | None = None
-    loop: BackgroundLoop | None = None
-    task: asyncio.Task[None] | None = None
-    value: Any = None
-    """The awaitable that a plain tool returned."""
-
-
 class ToolRunner:
     """Runs tools in the background: async tools as tasks of one event loop, plain ones in a thread each.
 
     The driver polls: `submit` and `ready` never wait for a tool. Whatever a tool's own code raises becomes a
     text for the model. A plain tool that passes its time limit keeps its thread, which is a daemon and holds
     no slot; what it returns later is discarded. An async tool that blocks the event loop holds up the others
-    for a short time only: its own limit passes, and calls that could not start move to a new loop.
+    for a short time only: its own limit passes, and calls that could not start move to a new loop. A call
+    that must wait for another of its tool begins when that one's code has ended; its own limit runs from the
+    time when that one's result was known.
     """
 
     def __init__(
@@ -87,35 +65,39 @@ class ToolRunner:
         self._slots = max_concurrent_tools
         self._timeout = math.inf if tool_timeout_s is None else float(tool_timeout_s)
         self._changed = threading.Condition()
-        self._turns: dict[Hashable, _Turn] = {}
-        self._waiting: deque[_Call] = deque()
-        self._running: set[_Call] = set()
-        self._finished: deque[_Turn] = deque()
+        self._turns: dict[Hashable, Turn] = {}
+        self._waiting: deque[Call] = deque()
+        self._running: set[Call] = set()
+        self._finished: deque[Turn] = deque()
         self._loops: list[BackgroundLoop] = []
         self._is_closed = False
         self._is_starting = False
         # A script that ends without `close` must not leave the processes of its tools behind.
         atexit.register(self.close)
 
-    def submit(self, key: Hashable, calls: Sequence[ToolCall | ParseError]) -> None:
+    def submit(self, key: Hashable, calls: Sequence[ToolCall | ParseError], metadata: Any = None) -> None:
         """Start all calls of one turn.
 
         Args:
-          key: names the turn in `ready` and `cancel`.
+          key: names the turn in `ready` and `cancel`; a `TurnKey` if a tool asks for a `ToolContext`.
           calls: in the order in which the results are wanted; a parse error is answered with its own text.
+          metadata: of the record, for the `ToolContext`; each tool that asks for one gets a copy.
 
         Raises:
           RuntimeError: the runner is closed.
-          ValueError: the key is in use.
+          ValueError: the key is in use, or no `TurnKey` where a tool needs one.
         """
-        turn = _Turn(key, [None] * len(calls))
-        started = []
+        turn = Turn(key, [None] * len(calls), metadata)
+        made = []
         for index, call in enumerate(calls):
             answer = self._check(call)
             if isinstance(answer, ToolResult):
                 turn.results[index] = answer
-            else:
-                started.append(_Call(turn, index, answer))
+                continue
+            if answer.tool.context is not None:
+                _check_key(key, answer.tool.name)
+            made.append(Call(turn, index, answer))
+        started = chain_serial(made)
         with self._changed:
             if self._is_closed:
                 raise RuntimeError("ToolRunner: submit was called after close.")
@@ -221,24 +203,36 @@ class ToolRunner:
         finally:
             self._is_starting = False
 
-    def _start_one(self, call: _Call) -> None:
+    def _start_one(self, call: Call) -> None:
+        if call.before is not None:
+            call.started = call.started or time.monotonic()
+            if not call.before.has_ended:
+                return  # `_end` goes on
+        call.is_begun = True
         if call.bound.tool.is_async:
             self._post(call)
             return
-        call.started = time.monotonic()
+        call.started = call.started or time.monotonic()
         try:
             start_daemon(functools.partial(self._run_plain, call), f"fnroll-tool-{call.bound.tool.name}")
         except RuntimeError as error:  # no more threads
+            self._end(call)
             self._settle(call, Output(_error_text(call, error), True))
 
-    def _post(self, call: _Call) -> None:
+    def _end(self, call: Call) -> None:
+        """Note that a call's code runs no more, and let the one begin that waited for it."""
+        call.has_ended = True
+        if call.after in self._running and not call.after.is_begun:
+            self._start_one(call.after)
+
+    def _post(self, call: Call) -> None:
         """Hand a call to the event loop."""
         if not self._loops:
             self._loops.append(BackgroundLoop())
         call.loop, call.posted = self._loops[-1], time.monotonic()
         call.loop.call(functools.partial(self._begin, call, call.loop))
 
-    def _settle(self, call: _Call, output: Output, status: ResultStatus | None = None) -> None:
+    def _settle(self, call: Call, output: Output, status: ResultStatus | None = None) -> None:
         """Record how a call ended. Only the first end counts, and what ends too late is a timeout."""
         if call.is_settled:
             return
@@ -254,20 +248,24 @@ class ToolRunner:
             output.text, status or ("error" if output.is_error else "ok"), seconds
         )
         self._finish(call.turn)
+        if (after := call.after) is not None:
+            if call.before is not None and not call.is_begun:  # the next one waits for the same code
+                after.before, call.before.after = call.before, after
+            self._waiting.appendleft(after)
         self._start()
 
-    def _finish(self, turn: _Turn) -> None:
+    def _finish(self, turn: Turn) -> None:
         if None not in turn.results and self._turns.get(turn.key) is turn:
             self._finished.append(turn)
             self._changed.notify_all()
 
-    def _abandon(self, call: _Call) -> None:
+    def _abandon(self, call: Call) -> None:
         """Take a call out of the running ones, whatever its tool still does."""
         call.is_settled = True
         self._running.discard(call)
         self._end_task(call)
 
-    def _end_task(self, call: _Call) -> None:
+    def _end_task(self, call: Call) -> None:
         if call.posted is not None and inspect.iscoroutine(call.value):
             # It will not be awaited any more, about which Python would complain.
             call.value.close()
@@ -295,28 +293,40 @@ class ToolRunner:
 
     # What follows runs in a tool's own thread, or in that of the event loop.
 
-    def _run_plain(self, call: _Call) -> None:
+    def _run_plain(self, call: Call) -> None:
         try:
-            value = call.bound.tool.function(**call.bound.arguments)
+            value = call.make()
             is_awaitable = inspect.isawaitable(value)
             output = Output("", False) if is_awaitable else to_output(value)
         except BaseException as error:
             is_awaitable, output = False, Output(_error_text(call, error), True)
         with self._changed:
-            if not is_awaitable:
-                self._settle(call, output)
-            elif not call.is_settled:
+            if is_awaitable and not call.is_settled:
                 call.value = value
                 self._post(call)
-            elif inspect.iscoroutine(value):
+                return
+            if is_awaitable and inspect.iscoroutine(value):
                 value.close()
+            self._end(call)
+            self._settle(call, output)
 
-    def _begin(self, call: _Call, loop: BackgroundLoop) -> None:
+    def _begin(self, call: Call, loop: BackgroundLoop) -> None:
         with self._changed:
-            if not call.is_settled and call.loop is loop:
-                call.task = loop.create_task(self._run_async(call, loop))
+            if call.loop is not loop:
+                return
+            if call.is_settled:
+                self._end(call)
+                return
+            call.task = loop.create_task(self._run_async(call, loop))
+            # Not in the task: one that is cancelled before its first step never runs.
+            call.task.add_done_callback(lambda _: self._end_async(call, loop))
 
-    async def _run_async(self, call: _Call, loop: BackgroundLoop) -> None:
+    def _end_async(self, call: Call, loop: BackgroundLoop) -> None:
+        with self._changed:
+            if call.loop is loop:
+                self._end(call)
+
+    async def _run_async(self, call: Call, loop: BackgroundLoop) -> None:
         with self._changed:
             # Not in `_begin`: another task of the same round may block the loop before this one has its turn.
             if call.is_settled or call.loop is not loop:
@@ -329,7 +339,7 @@ class ToolRunner:
         try:
             value = call.value
             if value is None:
-                value = call.bound.tool.function(**call.bound.arguments)
+                value = call.make()
             for _ in range(_MAX_AWAITS):
                 if not inspect.isawaitable(value):
                     break
@@ -342,10 +352,18 @@ class ToolRunner:
         except BaseException as error:
             output = Output(_error_text(call, error), True)
         with self._changed:
+            self._end(call)
             self._settle(call, output)
 
 
-def _error_text(call: _Call, error: BaseException) -> str:
+def _check_key(key: Hashable, name: str) -> None:
+    try:
+        turn_key(key)
+    except ValueError as error:
+        raise ValueError(f"ToolRunner.submit: {error}, as tool {name!r} asks for a ToolContext") from error
+
+
+def _error_text(call: Call, error: BaseException) -> str:
     name = call.bound.tool.name
     try:
         if isinstance(error, ToolError):

@@ -97,7 +97,7 @@ class Conversations:
             return None
         if self.log is not None:
             self.log.write_calls(key, outcomes)
-        self.runner.submit(key, outcomes)
+        self.runner.submit(key, outcomes, flight.record.metadata)
         return None
 
     @property
