@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fnroll.dialogue.context import ToolContext
-from fnroll.dialogue.tool import BoundCall
+from fnroll.dialogue.output import clean_text, describe_error
+from fnroll.dialogue.tool import BoundCall, ToolError
 from fnroll.tools.loop import BackgroundLoop
 from fnroll.tools.result import ToolResult, turn_key
 
@@ -58,6 +59,37 @@ class Call:
         if tool.context is not None:
             arguments = {**arguments, tool.context: self._context()}
         return tool.function(**arguments)
+
+    def check_key(self) -> None:
+        """Make sure that the turn's key tells what the tool asks for.
+
+        Raises:
+          ValueError: the tool takes a `ToolContext`, and the key is no `TurnKey`.
+        """
+        if (tool := self.bound.tool).context is not None:
+            try:
+                turn_key(self.turn.key)
+            except ValueError as error:
+                raise ValueError(
+                    f"ToolRunner.submit: {error}, as tool {tool.name!r} asks for a ToolContext"
+                ) from error
+
+    def explain(self, error: BaseException) -> str:
+        """Write what the tool raised for the model.
+
+        Args:
+          error: any exception, also one that cannot be written.
+
+        Returns:
+          One sentence; a `ToolError` as its author wrote it.
+        """
+        name = self.bound.tool.name
+        try:
+            if isinstance(error, ToolError):
+                return clean_text(f"Error: {error}")
+            return f"Error: tool {name!r} raised {describe_error(error)}"
+        except BaseException:
+            return f"Error: tool {name!r} raised an exception that cannot be written"
 
     def _context(self) -> ToolContext:
         key = turn_key(self.turn.key)

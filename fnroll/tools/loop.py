@@ -9,6 +9,8 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+from fnroll.tools.guard import read_thread
+
 
 def start_daemon(function: Callable[[], object], name: str) -> threading.Thread:
     """Run a function in a new thread that does not keep the interpreter alive.
@@ -73,10 +75,17 @@ class BackgroundLoop:
         # What a tool's forgotten tasks raise is nobody's result, and a training log is no place for it.
         self._loop.set_exception_handler(lambda loop, context: None)
         self._is_closed = False
+        self.busy = 0
+        """How many of the calls that began here have not ended."""
+        self.names: set[str] = set()
+        """The tools of these calls, and of those that ended since there was none."""
+        self.fresh: tuple[Any, ...] | None = None
+        """Torch's switches for the thread, before any call."""
         self._thread = start_daemon(self._run, "fnroll-tool-loop")
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
+        self.fresh = read_thread()
         while not self._is_closed:
             try:
                 self._loop.run_forever()

@@ -9,18 +9,20 @@ import inspect
 import math
 import threading
 import time
+import warnings
 from collections import deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from types import TracebackType
 from typing import Any
 
 from fnroll.checks import check_int, check_number
 from fnroll.dialogue.message import ParseError, ToolCall
-from fnroll.dialogue.output import Output, clean_text, describe_error, to_output
-from fnroll.dialogue.tool import BadCall, BoundCall, ToolError, ToolSet
+from fnroll.dialogue.output import Output, clean_text, to_output
+from fnroll.dialogue.tool import BadCall, BoundCall, ToolSet
 from fnroll.tools.call import Call, Turn, chain_serial
+from fnroll.tools.guard import LEFT_TURNED, TorchGuard, read_thread
 from fnroll.tools.loop import BackgroundLoop, start_daemon
-from fnroll.tools.result import ResultStatus, ToolResult, turn_key
+from fnroll.tools.result import ResultStatus, ToolResult
 
 __all__ = ["ToolResult", "ToolRunner"]
 
@@ -70,6 +72,7 @@ class ToolRunner:
         self._running: set[Call] = set()
         self._finished: deque[Turn] = deque()
         self._loops: list[BackgroundLoop] = []
+        self._guard = TorchGuard()
         self._is_closed = False
         self._is_starting = False
         # A script that ends without `close` must not leave the processes of its tools behind.
@@ -94,9 +97,8 @@ class ToolRunner:
             if isinstance(answer, ToolResult):
                 turn.results[index] = answer
                 continue
-            if answer.tool.context is not None:
-                _check_key(key, answer.tool.name)
             made.append(Call(turn, index, answer))
+            made[-1].check_key()
         started = chain_serial(made)
         with self._changed:
             if self._is_closed:
@@ -120,6 +122,8 @@ class ToolRunner:
         Returns:
           Key and results of each, the results in the order of the calls. A turn is returned once.
         """
+        self._guard.look()
+        self._warn()
         with self._changed:
             self._expire()
             turns = list(self._finished)
@@ -175,11 +179,19 @@ class ToolRunner:
             loops, self._loops = self._loops, []
             self._changed.notify_all()
         atexit.unregister(self.close)
+        self._guard.look()
+        self._guard.close()
         for loop in loops:
             loop.stop(CLOSE_TIMEOUT_S)
         end = time.monotonic() + CLOSE_TIMEOUT_S + 0.5
         for loop in loops:
             loop.join(max(end - time.monotonic(), 0.0))
+        self._warn()
+
+    def _warn(self) -> None:
+        """Say what tools did to torch; here, for a warning must not be raised in a tool's thread."""
+        for note in self._guard.take_notes():
+            warnings.warn(note, RuntimeWarning, stacklevel=3)
 
     def __enter__(self) -> ToolRunner:
         return self
@@ -217,7 +229,7 @@ class ToolRunner:
             start_daemon(functools.partial(self._run_plain, call), f"fnroll-tool-{call.bound.tool.name}")
         except RuntimeError as error:  # no more threads
             self._end(call)
-            self._settle(call, Output(_error_text(call, error), True))
+            self._settle(call, Output(call.explain(error), True))
 
     def _end(self, call: Call) -> None:
         """Note that a call's code runs no more, and let the one begin that waited for it."""
@@ -280,10 +292,9 @@ class ToolRunner:
                 self._end_task(call)
         stuck = [c for c in self._running if c.posted is not None and now - c.posted > STUCK_AFTER_S]
         if stuck:
-            # The old loop stays at the front of the list, where its tasks go on if it ever does.
+            # The old loop stays in the list, where its tasks go on if it ever does, and until then.
             self._loops.append(BackgroundLoop())
-            for call in stuck:
-                self._post(call)
+            self._repost(stuck)
 
     def _next_deadline(self, now: float) -> float:
         """Seconds until `_expire` may have something to do."""
@@ -294,12 +305,14 @@ class ToolRunner:
     # What follows runs in a tool's own thread, or in that of the event loop.
 
     def _run_plain(self, call: Call) -> None:
+        self._guard.enter(call.bound.tool.name)
         try:
             value = call.make()
             is_awaitable = inspect.isawaitable(value)
             output = Output("", False) if is_awaitable else to_output(value)
         except BaseException as error:
-            is_awaitable, output = False, Output(_error_text(call, error), True)
+            is_awaitable, output = False, Output(call.explain(error), True)
+        self._guard.leave(call.bound.tool.name)
         with self._changed:
             if is_awaitable and not call.is_settled:
                 call.value = value
@@ -326,6 +339,32 @@ class ToolRunner:
             if call.loop is loop:
                 self._end(call)
 
+    def _leave_loop(self, loop: BackgroundLoop) -> None:
+        """Give up a loop in whose thread a tool left one of torch's switches turned."""
+        loop.busy -= 1
+        if self._is_closed:
+            return
+        is_spoiled = loop.fresh is not None and read_thread() != loop.fresh
+        if is_spoiled and loop is self._loops[-1]:
+            # Whether it is spoiled for good, only its last call tells: another may be in a `with` block.
+            self._loops.append(BackgroundLoop())
+        if loop is not self._loops[-1]:
+            self._repost([call for call in self._running if call.loop is loop])
+        if loop.busy:
+            return
+        if is_spoiled:
+            self._guard.note(loop.names, LEFT_TURNED)
+        loop.names.clear()
+        if loop is not self._loops[-1]:
+            self._loops.remove(loop)
+            loop.stop(CLOSE_TIMEOUT_S)
+
+    def _repost(self, calls: Iterable[Call]) -> None:
+        """Hand those that have not begun to the newest loop."""
+        for call in calls:
+            if call.posted is not None:
+                self._post(call)
+
     async def _run_async(self, call: Call, loop: BackgroundLoop) -> None:
         with self._changed:
             # Not in `_begin`: another task of the same round may block the loop before this one has its turn.
@@ -336,6 +375,9 @@ class ToolRunner:
                 call.started = time.monotonic()
             # The time limit runs from now, and may end earlier than what `wait` sleeps for.
             self._changed.notify_all()
+            loop.busy += 1
+            loop.names.add(call.bound.tool.name)
+        self._guard.enter(call.bound.tool.name)
         try:
             value = call.value
             if value is None:
@@ -350,24 +392,9 @@ class ToolRunner:
                 # Writing a value runs its code, which may take long and would block the loop.
                 output = await asyncio.get_running_loop().run_in_executor(None, to_output, value)
         except BaseException as error:
-            output = Output(_error_text(call, error), True)
+            output = Output(call.explain(error), True)
+        self._guard.leave(call.bound.tool.name)
         with self._changed:
+            self._leave_loop(loop)
             self._end(call)
             self._settle(call, output)
-
-
-def _check_key(key: Hashable, name: str) -> None:
-    try:
-        turn_key(key)
-    except ValueError as error:
-        raise ValueError(f"ToolRunner.submit: {error}, as tool {name!r} asks for a ToolContext") from error
-
-
-def _error_text(call: Call, error: BaseException) -> str:
-    name = call.bound.tool.name
-    try:
-        if isinstance(error, ToolError):
-            return clean_text(f"Error: {error}")
-        return f"Error: tool {name!r} raised {describe_error(error)}"
-    except BaseException:
-        return f"Error: tool {name!r} raised an exception that cannot be written"
