@@ -13,6 +13,7 @@ CASES = [
     "parser-04",  # XML values typed by their schema: true, null, dates, unions, raw strings
     "parser-05",  # one broken call among good ones; keys missing; wrong JSON shapes
     "parser-07",  # names of tools and parameters: hyphen, dot, colon, non-ASCII
+    "fresh-05",  # the id that the model wrote in its call is the id in the tool message
     "mask-02",  # a mask over many turns that stops at the first EOS
     "eos-02",  # the ending EOS is kept, trained and told apart from a cut
     "budget-03",  # huge or awkward tool output

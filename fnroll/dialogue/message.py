@@ -23,6 +23,8 @@ class ToolCall:
     """Decoded arguments; not validated against the tool's schema."""
     span: Span
     """Where the call stands in the sampled text, markers included."""
+    id: str | None = None
+    """What the model itself called the call, in the formats that say so; its tool message carries it."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,8 @@ class ParseError:
     """One sentence that can be shown to the model in place of a tool output."""
     span: Span
     """Where the attempt stands in the sampled text."""
+    id: str | None = None
+    """As in a `ToolCall`, where it could be read."""
 
 
 Outcome = ToolCall | ParseError

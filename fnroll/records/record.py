@@ -63,7 +63,7 @@ class RolloutRecord:
     num_turns: int = 0
     """Turns that the model took."""
     tool_calls: tuple[Mapping[str, Any], ...] = ()
-    """Every call: turn, name, arguments, result and status, in order."""
+    """Every call in order: turn, name, arguments, result, status, and the id if the model wrote one."""
     is_exact: bool = True
     """Whether the text is what the chat template writes for the whole conversation; False where it rewrites
     earlier turns (drops their reasoning, for example), which a record never does."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from fnroll.dialogue.parsers.scan import Scan
-from fnroll.dialogue.parsers.section import Sections
+from fnroll.dialogue.parsers.section import Header, Sections
 from fnroll.dialogue.parsers.tagged import Tags
 from fnroll.dialogue.parsers.turn import TurnParser
 
@@ -13,11 +13,11 @@ _SEPARATOR = "<｜tool▁sep｜>"
 _FENCED_NAME = re.compile(r"\s*+(?P<name>[^\n{]+)\n\s*+(?:```(?:json)?)?")
 
 
-def _read_header(scan: Scan, begin: int, end: int) -> tuple[str, int]:
+def _read_header(scan: Scan, begin: int, end: int) -> Header:
     """V3 writes `function`, the separator, the name and a fenced block; V3.1 the name and the separator."""
     kind = scan.text[begin : end - len(_SEPARATOR)].strip()
     fenced = scan.match(_FENCED_NAME, end) if kind == "function" else None
-    return (fenced["name"].strip(), fenced.end()) if fenced else (kind, end)
+    return Header(fenced["name"].strip(), fenced.end()) if fenced else Header(kind, end)
 
 
 def _skip_fence(scan: Scan, at: int) -> int:

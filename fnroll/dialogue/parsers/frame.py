@@ -29,25 +29,27 @@ def show(text: str) -> str:
     return '"' + short.encode("utf-8", "replace").decode("utf-8") + '"'
 
 
-def call_or_error(name: Any, arguments: Any, span: Span) -> ToolCall | ParseError:
+def call_or_error(name: Any, arguments: Any, span: Span, id: Any = None) -> ToolCall | ParseError:
     """Check a call's name and arguments.
 
     Args:
       name: must be a non-empty string.
       arguments: an object, or a string that decodes to one.
       span: of the call.
+      id: as the model wrote it; what is no string, or empty, is none.
     """
+    id = call_id(id)
     if not isinstance(name, str) or not name.strip():
-        return failure("its name is missing or is not a string", span)
+        return failure("its name is missing or is not a string", span, id)
     if isinstance(arguments, str):
         try:
             arguments = decode_json(arguments)
         except Malformed as error:
-            return failure(f"the arguments of {show(name)} are a string, and {error.text}", span)
+            return failure(f"the arguments of {show(name)} are a string, and {error.text}", span, id)
     if not isinstance(arguments, dict):
         kind = _KINDS.get(type(arguments), "null")
-        return failure(f"the arguments of {show(name)} must be an object, not {kind}", span)
-    return ToolCall(name, arguments, span)
+        return failure(f"the arguments of {show(name)} must be an object, not {kind}", span, id)
+    return ToolCall(name, arguments, span, id)
 
 
 def call_from_json(value: Any, span: Span) -> ToolCall | ParseError:
@@ -56,32 +58,44 @@ def call_from_json(value: Any, span: Span) -> ToolCall | ParseError:
         return failure('it must be one JSON object with "name" and "arguments"', span)
     for key in ("arguments", "parameters"):
         if key in value:
-            return call_or_error(value.get("name"), value[key], span)
+            return call_or_error(value.get("name"), value[key], span, value.get("id"))
     unknown = [key for key in value if key not in ("name", "type", "id")]
     if unknown:
         # Running the tool with no arguments would hide what the model wrote under another key.
-        return failure(f'it has {show(unknown[0])} instead of "arguments"', span)
-    return call_or_error(value.get("name"), {}, span)
+        return failure(f'it has {show(unknown[0])} instead of "arguments"', span, call_id(value.get("id")))
+    return call_or_error(value.get("name"), {}, span, value.get("id"))
 
 
-def failure(reason: str, span: Span) -> ParseError:
+def call_id(value: Any) -> str | None:
+    """The id of a call, if what stands in its place is one."""
+    return value if isinstance(value, str) and value.strip() else None
+
+
+def failure(reason: str, span: Span, id: str | None = None) -> ParseError:
     """The error of one call: `reason` completes the sentence."""
-    return ParseError(f"The tool call could not be read: {reason}.", span)
+    return ParseError(f"The tool call could not be read: {reason}.", span, id)
 
 
-def broken(scan: Scan, start: int, error: Malformed, closers: Sequence[str], openers: Sequence[str]) -> Frame:
+def broken(
+    scan: Scan,
+    start: int,
+    error: Malformed,
+    closers: Sequence[str],
+    openers: Sequence[str],
+    id: str | None = None,
+) -> Frame:
     """The frame of a malformed call.
 
     It ends with the first closing marker after the place where reading stopped, but never reaches into the
     next call: the good calls of a turn survive a bad one.
     """
     if error.end is not None:
-        return Frame(error.end, (failure(error.text, (start, error.end)),))
+        return Frame(error.end, (failure(error.text, (start, error.end), id),))
     at = max(error.at, start + 1)
     fresh, _ = scan.first(tuple(openers), at)
     close, marker = scan.first(tuple(closers), at)
     end = close + len(marker) if close < fresh else fresh
-    return Frame(end, (failure(error.text, (start, end)),))
+    return Frame(end, (failure(error.text, (start, end), id),))
 
 
 def closed(scan: Scan, at: int, closer: str, openers: Sequence[str]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from fnroll.dialogue.parsers.scan import Scan
-from fnroll.dialogue.parsers.section import Sections
+from fnroll.dialogue.parsers.section import Header, Sections
 from fnroll.dialogue.parsers.tagged import Tags
 from fnroll.dialogue.parsers.turn import THINK, TurnParser
 
@@ -15,10 +15,10 @@ _ARGUMENT, _CALL_END = r"<\|open\|>argument ", r"<\|close\|>call<\|sep\|>"
 _CALL = r'<\|open\|>call\s++tool="(?P<name>[^"]*)"[^<]*<\|sep\|>'
 
 
-def _read_header(scan: Scan, begin: int, end: int) -> tuple[str, int]:
+def _read_header(scan: Scan, begin: int, end: int) -> Header:
     """The id of a call is `functions.NAME:INDEX`."""
-    name = scan.text[begin : end - len(_SEPARATOR)].strip().removeprefix("functions.")
-    return _INDEX.sub("", name), end
+    identity = scan.text[begin : end - len(_SEPARATOR)].strip()
+    return Header(_INDEX.sub("", identity.removeprefix("functions.")), end, identity or None)
 
 
 _XTML = Tags(

@@ -10,7 +10,7 @@ from fnroll.dialogue.parsers.scan import Malformed, Scan, read_json
 from fnroll.dialogue.parsers.series import read_series
 from fnroll.dialogue.parsers.turn import THINK, Schemas, TurnParser
 
-_HEADER = re.compile(r"(?P<name>[^\[{]+)(?:\[CALL_ID\][^\[{]*)?(?:\[ARGS\])?\s*+(?=\{)")
+_HEADER = re.compile(r"(?P<name>[^\[{]+)(?:\[CALL_ID\](?P<id>[^\[{]*))?(?:\[ARGS\])?\s*+(?=\{)")
 
 
 @dataclass(frozen=True)
@@ -28,13 +28,14 @@ class MistralCalls:
         if scan.is_at("{", at):
             return read_series(scan, start, at, ",")
         header = scan.match(_HEADER, at)
+        identity = (header["id"] or "").strip() or None if header else None
         try:
             if header is None:
                 raise Malformed("there is no name with arguments after [TOOL_CALLS]", at)
             arguments, end = read_json(scan, header.end())
         except Malformed as error:
-            return broken(scan, start, error, (), self.openers)
-        return Frame(end, (call_or_error(header["name"].strip(), arguments, (start, end)),))
+            return broken(scan, start, error, (), self.openers, identity)
+        return Frame(end, (call_or_error(header["name"].strip(), arguments, (start, end), identity),))
 
 
 MISTRAL = TurnParser(

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from fnroll.dialogue.message import ParseError, ToolCall
 from fnroll.dialogue.parsers.frame import Frame, broken, call_or_error, closed, failure
 from fnroll.dialogue.parsers.scan import Malformed, Scan, read_json
 from fnroll.dialogue.parsers.turn import Schemas
+
+
+class Header(NamedTuple):
+    """What stands before the JSON of a call."""
+
+    name: str
+    end: int
+    """Where the JSON begins, white space aside."""
+    id: str | None = None
 
 
 @dataclass(frozen=True)
@@ -21,8 +31,8 @@ class Sections:
     call_end: str
     separator: str
     """Stands in a call between its header and its JSON."""
-    read_header: Callable[[Scan, int, int], tuple[str, int]]
-    """Reads the name from the header's start and the separator's end; returns it and where the JSON is."""
+    read_header: Callable[[Scan, int, int], Header]
+    """Reads a header, given its start and the separator's end."""
     skip_trailer: Callable[[Scan, int], int] = Scan.skip_space
     """Skips what may stand between a call's JSON and its closing token."""
     is_quoted: bool = True
@@ -54,13 +64,14 @@ class Sections:
     def _read_call(self, scan: Scan, start: int) -> Frame:
         begin = start + len(self.call_begin)
         others = (self.call_begin, self.end)
+        header = None
         try:
             split, marker = scan.first((self.separator, self.call_end, *others), begin)
             if marker != self.separator:
                 raise Malformed("its name is not followed by its arguments", begin)
-            name, at = self.read_header(scan, begin, split + len(marker))
-            arguments, at = read_json(scan, scan.skip_space(at))
+            header = self.read_header(scan, begin, split + len(marker))
+            arguments, at = read_json(scan, scan.skip_space(header.end))
             end = closed(scan, self.skip_trailer(scan, at), self.call_end, others)
         except Malformed as error:
-            return broken(scan, start, error, (self.call_end,), others)
-        return Frame(end, (call_or_error(name, arguments, (start, end)),))
+            return broken(scan, start, error, (self.call_end,), others, header.id if header else None)
+        return Frame(end, (call_or_error(header.name, arguments, (start, end), header.id),))

@@ -194,5 +194,6 @@ class Conversations:
             "arguments": outcome.arguments if isinstance(outcome, ToolCall) else {},
             "result": text,
             "status": result.status,
+            **({} if outcome.id is None else {"id": outcome.id}),
             **({"truncated": True} if was_cut else {}),
         }

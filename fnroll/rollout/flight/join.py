@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,7 +17,24 @@ _TAIL = 64
 
 def call_id(turn: int, index: int) -> str:
     """Return the id of a call: nine letters and digits, which the strictest chat templates ask for."""
-    return f"c{turn % 10**4:04d}{index % 10**4:04d}"
+    return f"{chr(ord('c') + index // 10**4)}{turn % 10**4:04d}{index % 10**4:04d}"
+
+
+def call_ids(turn: int, sampled: Sequence[str | None]) -> list[str]:
+    """Return one id for each call of a turn, all different: templates pair calls and outputs by them.
+
+    Args:
+      turn: of the record.
+      sampled: what the model wrote, None where it wrote nothing. An id that an earlier call of the turn has
+        is replaced, and no invented one is among those that the model wrote.
+    """
+    taken, ids = set(sampled), dict[str, None]()
+    for index, own in enumerate(sampled):
+        if own is None or own in ids:
+            own = next(id for n in itertools.count(index) if (id := call_id(turn, n)) not in taken)
+            taken.add(own)
+        ids[own] = None
+    return list(ids)
 
 
 def open_segment(chat: Chat, flight: Flight) -> Flight:
@@ -39,10 +57,24 @@ def join_turn(
     Raises:
       ValueError: if the template refuses this conversation.
     """
+    ids = call_ids(turn, [call.get("id") for call in made])
+    try:
+        return _continue(chat, flight, sampled, made, ids)
+    except ValueError:
+        # A template may refuse the ids that the model wrote: some want nine letters and digits.
+        invented = call_ids(turn, [None] * len(made))
+        if invented == ids:
+            raise
+        return _continue(chat, flight, sampled, made, invented)
+
+
+def _continue(
+    chat: Chat, flight: Flight, sampled: Sequence[int], made: Sequence[Mapping[str, Any]], ids: Sequence[str]
+) -> Segment:
     assert flight.segment is not None
     messages, calls = [], []
-    for index, call in enumerate(made):
-        name, identity = call["name"], call_id(turn, index)
+    for call, identity in zip(made, ids, strict=True):
+        name = call["name"]
         calls.append({"name": name, "arguments": call["arguments"], "id": identity})
         messages.append({"role": "tool", "name": name, "content": call["result"], "tool_call_id": identity})
     last = flight.segment
