@@ -1,6 +1,6 @@
 """The public suite `canitoolcall`, against every parser.
 
-`pytest tests/dialogue/test_parser_conformance.py -k scores -s` prints the columns of docs/parsers.md.
+`pytest tests/dialogue/parsers/test_conformance.py -k scores -s` prints the columns of docs/parsers.md.
 """
 
 import json
