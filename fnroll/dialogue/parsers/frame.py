@@ -21,6 +21,8 @@ class Frame:
     """Where reading goes on."""
     outcomes: tuple[ToolCall | ParseError, ...]
     """Calls and errors found, in order; none for an empty section."""
+    unread: tuple[Span, ...] = ()
+    """What is part of no call that could be read, in order: there a marker is no data."""
 
 
 def show(text: str) -> str:
@@ -89,13 +91,16 @@ def broken(
     It ends with the first closing marker after the place where reading stopped, but never reaches into the
     next call: the good calls of a turn survive a bad one.
     """
-    if error.end is not None:
-        return Frame(error.end, (failure(error.text, (start, error.end), id),))
     at = max(error.at, start + 1)
-    fresh, _ = scan.first(tuple(openers), at)
-    close, marker = scan.first(tuple(closers), at)
-    end = close + len(marker) if close < fresh else fresh
-    return Frame(end, (failure(error.text, (start, end), id),))
+    # A string that was not closed may have swallowed the next call, and what stands before it.
+    is_torn = bool(openers) and scan.first(tuple(openers), start + 1)[0] < at
+    end = error.end
+    if end is None:
+        fresh, _ = scan.first(tuple(openers), at)
+        close, marker = scan.first(tuple(closers), at)
+        end = close + len(marker) if close < fresh else fresh
+    unread = ((start if is_torn else at, end),)
+    return Frame(end, (failure(error.text, (start, end), id),), unread)
 
 
 def closed(scan: Scan, at: int, closer: str, openers: Sequence[str]) -> int:

@@ -9,7 +9,8 @@ from fnroll.dialogue.message import ParsedTurn, ParseError, ToolCall
 from fnroll.dialogue.parsers.frame import call_or_error, failure, show
 from fnroll.dialogue.parsers.scan import Malformed, Scan, read_json
 from fnroll.dialogue.parsers.schema import parameter_schemas
-from fnroll.dialogue.parsers.turn import Schemas, Tools, end_of_turn, trim
+from fnroll.dialogue.parsers.turn import Schemas, Tools, end_of_turn
+from fnroll.dialogue.parsers.walk import trim
 
 _START, _CHANNEL, _MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
 _ENDS = ("<|end|>", "<|call|>", "<|return|>")
@@ -80,6 +81,9 @@ def _read_body(scan: Scan, start: int, begin: int, header: str, schemas: Schemas
     match = _CHANNEL_NAME.match(channel)
     is_thought = match is not None and match["name"] == "analysis"
     (turn.reasoning if is_thought else turn.content).append(scan.text[begin:end])
+    if is_thought and after < scan.limit:
+        # The rule of all families: what stands before the end of the last thought was thought too.
+        turn.outcomes.clear()
     return after
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from fnroll.dialogue.message import ParseError, ToolCall
+from fnroll.dialogue.message import ParseError, Span, ToolCall
 from fnroll.dialogue.parsers.frame import Frame, broken, failure
 from fnroll.dialogue.parsers.literal import PYTHON, read_literal, separator
 from fnroll.dialogue.parsers.scan import Malformed, Scan, read_json
@@ -57,16 +57,17 @@ def _is_call(scan: Scan, at: int) -> bool:
 
 def _behind_end(scan: Scan, frame: Frame) -> Frame:
     after = scan.skip_space(frame.end)
-    return Frame(after + len(_END), frame.outcomes) if scan.is_at(_END, after) else frame
+    return replace(frame, end=after + len(_END)) if scan.is_at(_END, after) else frame
 
 
 def _read_list(scan: Scan, start: int, at: int) -> Frame:
     """The calls of a list, from the position after its bracket."""
     outcomes: list[ToolCall | ParseError] = []
+    unread: list[Span] = []
     while True:
         at = scan.skip_space(at)
         if scan.is_at("]", at):
-            return Frame(at + 1, tuple(outcomes))
+            return Frame(at + 1, tuple(outcomes), tuple(unread))
         begin = at
         try:
             name, arguments, begin = _read_call(scan, at)
@@ -75,9 +76,11 @@ def _read_list(scan: Scan, start: int, at: int) -> Frame:
         except Malformed as error:
             if error.at >= scan.limit and not scan.search(_CLOSED, begin):
                 # A list is one expression: cut before its bracket, none of it was said.
-                return Frame(scan.limit, (failure("the list of calls is not closed", (start, scan.limit)),))
+                span = (start, scan.limit)
+                return Frame(scan.limit, (failure("the list of calls is not closed", span),), (span,))
             at = _behind_call(scan, begin, error)
             outcomes.append(failure(error.text, (begin, at)))
+            unread.append((min(error.at, at), at))
 
 
 def _behind_call(scan: Scan, begin: int, error: Malformed) -> int:

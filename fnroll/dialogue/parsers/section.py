@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from fnroll.dialogue.message import ParseError, ToolCall
+from fnroll.dialogue.message import ParseError, Span, ToolCall
 from fnroll.dialogue.parsers.frame import Frame, broken, call_or_error, closed, failure
 from fnroll.dialogue.parsers.scan import Malformed, Scan, read_json
 from fnroll.dialogue.parsers.turn import Schemas
@@ -47,19 +47,23 @@ class Sections:
         if opener == self.call_begin:
             return self._read_call(scan, start)
         outcomes: list[ToolCall | ParseError] = []
+        unread: list[Span] = []
         at = start + len(opener)
         while True:
             begin, marker = scan.first((self.call_begin, self.end), at)
+            if marker or not outcomes:
+                unread.append((at, begin))
             if marker != self.call_begin:
                 break
             frame = self._read_call(scan, begin)
             outcomes.extend(frame.outcomes)
+            unread.extend(frame.unread)
             at = frame.end
         # A section that is not closed ends with its last call: what follows may be the answer.
         end = begin + len(marker) if marker or not outcomes else at
         if not outcomes and scan.text[at:begin].strip():
             outcomes.append(failure("there is no call in the section of calls", (start, end)))
-        return Frame(end, tuple(outcomes))
+        return Frame(end, tuple(outcomes), tuple(unread))
 
     def _read_call(self, scan: Scan, start: int) -> Frame:
         begin = start + len(self.call_begin)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from fnroll.dialogue.message import ParseError, ToolCall
+from fnroll.dialogue.message import ParseError, Span, ToolCall
 from fnroll.dialogue.parsers.frame import Frame, call_from_json, failure
 from fnroll.dialogue.parsers.scan import Malformed, Scan, read_json
 
@@ -28,6 +28,7 @@ def read_series(scan: Scan, start: int, at: int, separator: str, closer: str = "
       closer: ends the series, if the format closes it.
     """
     outcomes: list[ToolCall | ParseError] = []
+    unread: list[Span] = []
     while True:
         at = scan.skip_space(at)
         end = at
@@ -39,6 +40,7 @@ def read_series(scan: Scan, start: int, at: int, separator: str, closer: str = "
         except Malformed as error:
             end = _next_call(scan, max(error.at, at + 1), closer)
             outcomes.append(failure(error.text, (start, end)))
+            unread.append((error.at, end))
         at = scan.skip_space(end)
         if scan.is_at(separator, at):
             at += len(separator)
@@ -49,7 +51,7 @@ def read_series(scan: Scan, start: int, at: int, separator: str, closer: str = "
             break
     at = scan.skip_space(end)
     is_closed = closer and scan.is_at(closer, at)
-    return Frame(at + len(closer) if is_closed else end, tuple(outcomes))
+    return Frame(at + len(closer) if is_closed else end, tuple(outcomes), tuple(unread))
 
 
 def _next_call(scan: Scan, at: int, closer: str) -> int:

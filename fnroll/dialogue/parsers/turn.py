@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-from fnroll.dialogue.message import ParsedTurn, ParseError, ToolCall
+from fnroll.dialogue.message import ParsedTurn, ParseError
 from fnroll.dialogue.parsers.frame import Frame
 from fnroll.dialogue.parsers.scan import Scan
 from fnroll.dialogue.parsers.schema import parameter_schemas
+from fnroll.dialogue.parsers.walk import Walk
 
 THINK = ("<think>", "</think>")
 
@@ -52,58 +53,12 @@ class Format(Protocol):
         ...
 
 
-@dataclass
-class _Walk:
-    """What was read so far. `parts` holds text and outcomes in order, until they are told apart."""
-
-    parts: list[str | ToolCall | ParseError] = field(default_factory=list)
-    reasoning: list[str] = field(default_factory=list)
-    closer: str = ""
-    """Closing marker of the reasoning block that is open, or empty."""
-    block: int = 0
-    """Where the open block begins in `parts`."""
-    since: int = 0
-    """Where the open block begins in the text."""
-    is_visible: bool = False
-    """Whether anything but white space and reasoning was read."""
-    may_be_open: bool = True
-    """Whether a closing marker without an opening one still ends a block that began before the text."""
-
-    def add(self, *parts: str | ToolCall | ParseError) -> None:
-        self.parts.extend(parts)
-        if not self.is_visible and not self.closer:
-            self.is_visible = any(not isinstance(part, str) or part.strip() for part in parts)
-
-    def open(self, closer: str, since: int) -> None:
-        self.closer, self.block, self.since, self.may_be_open = closer, len(self.parts), since, False
-
-    def close(self, text: str, at: int) -> None:
-        """End the block: what looked like a call in it was only thought about."""
-        del self.parts[self.block :]
-        self.is_visible = bool(self.parts) and self.is_visible
-        self.reasoning.append(text[self.since : at])
-        self.closer, self.block, self.may_be_open = "", len(self.parts), False
-
-    def message(self) -> ParsedTurn:
-        texts = [(i, part) for i, part in enumerate(self.parts) if isinstance(part, str)]
-        border = self.block if self.closer else len(self.parts)
-        content = "".join(part for i, part in texts if i < border)
-        thoughts = [*self.reasoning, "".join(part for i, part in texts if i >= border)]
-        reasoning = "\n".join(kept for thought in thoughts if (kept := trim(thought)))
-        return ParsedTurn(
-            content=trim(content),
-            reasoning=reasoning or None,
-            calls=tuple(part for part in self.parts if isinstance(part, ToolCall)),
-            errors=tuple(part for part in self.parts if isinstance(part, ParseError)),
-        )
-
-
 @dataclass(frozen=True)
 class TurnParser:
     """A parser for the families that mark calls and reasoning inside running text.
 
-    A call in a closed reasoning block is not a call. A call in a block that is still open at the end of
-    the turn is one: the model acted before it closed the block.
+    What stands before the last closing marker of reasoning in a turn is thought: its calls are not made. A
+    call in a block that is still open at the end of the turn is made: the model acted before it closed it.
     """
 
     formats: tuple[Format, ...]
@@ -130,12 +85,17 @@ class TurnParser:
             at = self._step(scan, at, walk, schemas)
         return walk.message()
 
-    def _begin(self, prefix: str) -> _Walk:
+    @property
+    def closers(self) -> tuple[str, ...]:
+        """Closing markers of reasoning."""
+        return tuple(closer for _, closer in self.thoughts)
+
+    def _begin(self, prefix: str) -> Walk:
         """The state in which the prompt leaves the turn."""
         tail = max(
             (prefix.rfind(mark) + len(mark) for mark in self.stops + self.heads if mark in prefix), default=0
         )
-        walk = _Walk()
+        walk = Walk()
         for opener, closer in self.thoughts:
             opened, shut = prefix.rfind(opener, tail), prefix.rfind(closer, tail)
             if opened > shut:
@@ -144,17 +104,15 @@ class TurnParser:
                 walk.may_be_open = False
         return walk
 
-    def _step(self, scan: Scan, at: int, walk: _Walk, schemas: Schemas) -> int:
+    def _step(self, scan: Scan, at: int, walk: Walk, schemas: Schemas) -> int:
         """Read up to and including the next marker; return where to go on."""
         begin, marker = scan.first(self._markers(walk), at)
         walk.add(scan.text[at:begin])
         after = begin + len(marker)
         if not marker:
             return begin
-        if any(marker == closer for _, closer in self.thoughts) or (
-            walk.closer and marker in self.interrupts
-        ):
-            walk.close(scan.text, begin)
+        if marker in self.closers or (walk.closer and marker in self.interrupts):
+            walk.close(scan.text, begin, marker)
             return self._lead(scan, after, walk, schemas)
         if marker in self.ignored:
             return after
@@ -163,14 +121,13 @@ class TurnParser:
                 return self._open(scan, begin, opener, closer, walk)
         return self._call(scan, begin, marker, walk, schemas)
 
-    def _markers(self, walk: _Walk) -> tuple[str, ...]:
+    def _markers(self, walk: Walk) -> tuple[str, ...]:
         openers = tuple(opener for form in self.formats for opener in form.openers)
         if walk.closer:
             return (*openers, walk.closer, *self.interrupts)
-        closers = tuple(closer for _, closer in self.thoughts) if walk.may_be_open else ()
-        return openers + closers + self.ignored + tuple(opener for opener, _ in self.thoughts)
+        return openers + self.closers + self.ignored + tuple(opener for opener, _ in self.thoughts)
 
-    def _open(self, scan: Scan, begin: int, opener: str, closer: str, walk: _Walk) -> int:
+    def _open(self, scan: Scan, begin: int, opener: str, closer: str, walk: Walk) -> int:
         after = begin + len(opener)
         if not walk.is_visible or scan.find(closer, after) != -1:
             walk.open(closer, after)
@@ -179,7 +136,7 @@ class TurnParser:
             walk.add(opener)
         return after
 
-    def _call(self, scan: Scan, begin: int, opener: str, walk: _Walk, schemas: Schemas) -> int:
+    def _call(self, scan: Scan, begin: int, opener: str, walk: Walk, schemas: Schemas) -> int:
         form = next(form for form in self.formats if opener in form.openers)
         shut = scan.find(walk.closer, begin) if walk.closer else -1
         # Without quotes nothing tells a closing marker inside a value from a real one: the first one counts.
@@ -188,18 +145,34 @@ class TurnParser:
         if frame is None:
             walk.add(opener)
             return begin + len(opener)
-        if -1 < shut < frame.end and any(isinstance(outcome, ParseError) for outcome in frame.outcomes):
+        if (shut := self._shut(scan, frame, shut, walk)) != -1:
             walk.add(scan.text[begin:shut])
+            walk.is_calling = True
             return shut
-        walk.add(*frame.outcomes)
+        walk.add("", frame.outcomes)
         return frame.end
 
-    def _lead(self, scan: Scan, at: int, walk: _Walk, schemas: Schemas) -> int:
+    def _shut(self, scan: Scan, frame: Frame, shut: int, walk: Walk) -> int:
+        """Where reasoning is closed before a frame ends, or -1.
+
+        A closing marker inside a well-formed call is data. Inside a malformed one nobody can tell: it counts
+        in a block that is open, and elsewhere where the call could not be read.
+        """
+        if -1 < shut < frame.end and any(isinstance(outcome, ParseError) for outcome in frame.outcomes):
+            return shut
+        closers = (walk.closer,) if walk.closer else self.closers
+        for begin, end in frame.unread:
+            at, _ = scan.first(closers, begin)
+            if at < end:
+                return at
+        return -1
+
+    def _lead(self, scan: Scan, at: int, walk: Walk, schemas: Schemas) -> int:
         """Read calls that begin an answer without a marker."""
         begin = scan.skip_space(at)
         for form in self.formats if self.leads and begin < scan.limit else ():
             if frame := form.read(scan, begin, "", schemas):
-                walk.add(*frame.outcomes)
+                walk.add("", frame.outcomes)
                 return frame.end
         return at
 
@@ -210,8 +183,3 @@ def end_of_turn(text: str, stops: Sequence[str]) -> int:
     while cut := next((len(stop) for stop in stops if text.endswith(stop, 0, end)), 0):
         end -= cut
     return end
-
-
-def trim(text: str) -> str:
-    """Without framing newlines; white space alone is nothing."""
-    return text.strip("\n") if text.strip() else ""

@@ -311,15 +311,15 @@ def test_reasoning_that_the_header_opened_is_reasoning():
 
 
 @pytest.mark.filterwarnings("ignore:the chat template rewrites a turn")
-def test_reasoning_that_the_header_closed_is_over():
-    """A closing marker in the turn closes nothing, and the call before it runs."""
+def test_reasoning_that_the_header_closed_is_over_unless_it_is_closed_again():
+    """What stands before the last closing marker was thought, and its calls do not run."""
     used = chatter_tokenizer()
     used.chat_template = CHATTER_TEMPLATE.replace("assistant\n", "assistant\n<think>\n\n</think>\n\n")
     ran = []
     note = tool("note", lambda text: ran.append(text) or "noted", text=None)
-    turns = [call("note", text="1") + "</think>", call("note", text="2") + "</think>", "bye"]
-    record = roll_one(turns, [note], tokens=used)
-    assert (ran, ending(record)) == (["1", "2"], ("COMPLETED", "eos", 3))
+    turns = [call("note", text="1"), call("note", text="2") + "</think>" + call("note", text="3")]
+    record = roll_one([*turns, call("note", text="4") + "</think>"], [note], tokens=used)
+    assert (ran, ending(record)) == (["1", "3"], ("COMPLETED", "eos", 3))
 
 
 def test_results_stand_in_call_order_whatever_order_they_finish_in():
