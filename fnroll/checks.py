@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Set
 from typing import Any, NoReturn
 
 _UNITS = {"B": 1}
@@ -66,6 +66,35 @@ def check_bool(owner: str, name: str, value: Any, *, optional: bool = False) -> 
     """Require True or False."""
     if not (isinstance(value, bool) or (optional and value is None)):
         fail(owner, name, value, "True or False" + (", or None" if optional else ""))
+
+
+def plain_number(value: Any) -> Any:
+    """Return the Python number that a NumPy scalar, or an array or a tensor without dimensions, is.
+
+    Anything else is returned as it is.
+    """
+    is_scalar = getattr(value, "shape", None) == () and hasattr(value, "item")
+    return value.item() if is_scalar else value
+
+
+def plain_ids(owner: str, name: str, value: Any) -> list[Any] | tuple[Any, ...]:
+    """Return ids as Python ints: of a tensor or an array of any integer type, a range or a list.
+
+    Whether what a list holds are ids is for those to say who know the vocabulary.
+    """
+    if isinstance(value, list | tuple) and set(map(type, value)) == {int}:
+        return value
+    if isinstance(value, str | bytes | Mapping | Set) or not hasattr(value, "__len__"):
+        fail(owner, name, value, "a list of ids")
+    shape = getattr(value, "shape", None)
+    if shape is None:
+        return [plain_number(item) for item in value]
+    if len(shape) != 1:
+        raise ValueError(f"{owner}.{name} has shape {tuple(shape)}; it must be one list of ids")
+    ids = value.tolist()
+    if not set(map(type, ids)) <= {int}:
+        fail(owner, name, value, "a list of ids, which are ints")
+    return list(ids)
 
 
 def parse_bytes(text: str) -> int | None:

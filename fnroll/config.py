@@ -86,6 +86,8 @@ class RolloutConfig:
     """Name of a parser of `fnroll.dialogue.parsers`, or "auto": by the chat template."""
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Passed to the chat template, `enable_thinking` for example."""
+    continue_final_message: bool = False
+    """Go on with an assistant message that a prompt ends with; by default such a prompt is refused."""
     returning: Literal["front", "back"] = "front"
     """Where a turn that comes back from its tools queues. In front, few records are open and the first end
     early; at the back, no record begins so late that its tools have nothing to hide behind."""
@@ -145,6 +147,7 @@ class RolloutConfig:
             fail(name, "tool_call_parser", self.tool_call_parser, "the name of a parser, or 'auto'")
         if not isinstance(self.chat_template_kwargs, Mapping):
             fail(name, "chat_template_kwargs", self.chat_template_kwargs, "a mapping")
+        check_bool(name, "continue_final_message", self.continue_final_message)
         check("poll_every", self.poll_every, least=1)
         check_bool(name, "share_prefixes", self.share_prefixes)
         check_bool(name, "reuse_cache", self.reuse_cache)

@@ -43,6 +43,12 @@ CASES = [
     "fresh-12",  # dataclass, pydantic, date, Path, Sequence and set parameters
     "padding-04",  # zero prompts, an empty prompt, prompts without room
     "routing-01",  # the last token of a turn has no route yet
+    "fresh-15",  # arguments of a call in the prompt as a string of JSON
+    "fresh-16",  # an assistant message of calls without content
+    "fresh-17",  # content as a list of text parts
+    "fresh-18",  # a prompt that ends with an assistant message
+    "fresh-20",  # prompt ids as tensors, arrays, ranges
+    "fresh-21",  # rewards and metadata of NumPy
 ]
 
 

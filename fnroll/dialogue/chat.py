@@ -8,12 +8,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from fnroll.checks import fail
 from fnroll.dialogue.control import Tokenizer, init_encoder
+from fnroll.dialogue.form import find_form
 from fnroll.dialogue.join import Chat, Segment
 from fnroll.dialogue.message import Message
 from fnroll.dialogue.template import Template, ending_error, find_ending, init_mark
 
 __all__ = ["Chat", "Segment", "init_chat"]
+
+# What a template is asked for in each render; `continue_final_message` is an option of its own.
+_TAKEN = frozenset(("tools", "add_generation_prompt", "tokenize", "continue_final_message", "return_dict"))
 
 _HISTORY: tuple[Message, ...] = ({"role": "user", "content": "probe question"},)
 # A tool call's id has nine letters or digits: what the strictest templates ask for.
@@ -30,6 +35,7 @@ def init_chat(
     stop_ids: Sequence[int] | None = None,
     chat_template_kwargs: Mapping[str, Any] | None = None,
     allow_control_tokens: bool = False,
+    continue_final_message: bool = False,
     multi_turn: bool = True,
 ) -> Chat:
     """Return a `Chat` for a tokenizer with a chat template.
@@ -41,20 +47,35 @@ def init_chat(
       chat_template_kwargs: more variables for the template, such as `enable_thinking`.
       allow_control_tokens: let control tokens spelled in tool outputs become control tokens. By default
         they are encoded as plain text.
+      continue_final_message: go on with an assistant message that a prompt ends with. By default such a
+        prompt is refused.
       multi_turn: turns will be continued; False accepts a template that cannot be joined.
 
     Raises:
       ValueError: if the tokenizer has no template, a stop id is no id of it, or turns cannot be joined.
     """
     stops = _spell_stops(tokenizer, stop_ids)
-    options = dict(chat_template_kwargs or {})
-    template = Template(tokenizer, tuple(dict(tool) for tool in tools), options)
+    template = _init_template(tokenizer, tools, chat_template_kwargs or {})
     encoder = init_encoder(tokenizer, _source(template), tuple(stops))
     # A stop token that its own spelling does not give back cannot be looked for in a template's text.
     stops = {index: text if encoder.encode(text) == [index] else "" for index, text in stops.items()}
-    chat = Chat(template, encoder, stops, allow_control_tokens)
+    chat = Chat(template, encoder, stops, allow_control_tokens, continue_final_message)
     chat = replace(chat, header=_usual_header(chat))
     return _probe(chat) if multi_turn else chat
+
+
+def _init_template(
+    tokenizer: Tokenizer, tools: Sequence[Mapping[str, Any]], options: Mapping[str, Any]
+) -> Template:
+    for name in _TAKEN & options.keys():
+        fail(
+            "init_chat", "chat_template_kwargs", options, f"without {name}, which is not the caller's to set"
+        )
+    template = Template(tokenizer, tuple(dict(tool) for tool in tools), dict(options))
+    _source(template)
+    return replace(
+        template, form=find_form(lambda form, messages: replace(template, form=form).render(messages))
+    )
 
 
 def _usual_header(chat: Chat) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fnroll.dialogue.content import plain_messages
 from fnroll.dialogue.control import Encoder, map_text, repair
 from fnroll.dialogue.message import Message
 from fnroll.dialogue.template import Ending, Template, find_ending, init_mark
@@ -47,6 +48,8 @@ class Chat:
     """Spellings of the ids that end a turn."""
     allow_control_tokens: bool = False
     """Control tokens spelled in new messages become control tokens."""
+    continue_final_message: bool = False
+    """A prompt may end with an assistant message, which the first turn then goes on with."""
     rewrites_after: frozenset[str] = frozenset()
     """Roles whose messages make the template rewrite the turn before them, out of "tool", "user"."""
     header: str = ""
@@ -58,15 +61,28 @@ class Chat:
         The messages come from whoever writes the prompts, so control tokens spelled in them count as such.
 
         Args:
-          messages: the conversation, each message a dict with a "role".
+          messages: the conversation, in OpenAI's form.
 
         Raises:
-          ValueError: if the messages are malformed or the template refuses them.
+          ValueError: if the messages are malformed, the template refuses them, or they end with an assistant
+            message that nobody asked to go on with.
         """
-        _check_messages("messages", messages)
-        text = self.template.render(messages)
+        messages = plain_messages("messages", messages)
+        text = self._prompt_text(messages)
         ids = tuple(self.encoder.encode_first(text))
-        return Segment(ids, text, self._header(messages, text), tuple(messages), rendered=text)
+        return Segment(ids, text, self._prefix(messages, text), messages, rendered=text)
+
+    def _prompt_text(self, messages: Sequence[Message]) -> str:
+        if messages[-1]["role"] != "assistant":
+            return self.template.render(messages)
+        if messages[-1].get("tool_calls"):
+            raise ValueError("the messages end with tool calls that no tool message answers")
+        if not self.continue_final_message:
+            raise ValueError(
+                "the messages end with an assistant message; set continue_final_message=True to go on with "
+                "it, or end with another role"
+            )
+        return self.template.render_begun(messages)
 
     def continue_turn(
         self,
@@ -94,10 +110,12 @@ class Chat:
         Raises:
           ValueError: if a message is malformed or the template shows no end of the turn.
         """
-        _check_messages("following", following)
-        history, following = tuple(history) or _QUESTION, map_text(following, repair)
-        text, ended = self.turn_text(sampled), _stop_at_end(sampled, self.stops)
-        prompt = self.template.render(history) if rendered is None else rendered
+        history = plain_messages("history", tuple(history) or _QUESTION)
+        following = map_text(plain_messages("following", following), repair)
+        prompt = self._prompt_text(history) if rendered is None else rendered
+        history, begun = _split_begun(history)
+        sampled_text, ended = self.turn_text(sampled), _stop_at_end(sampled, self.stops)
+        text = begun + sampled_text
         end, cut = _init_marks(prompt, text, repr(following))
         shown = following if self.allow_control_tokens else self.encoder.shield(following, cut)
         ending = find_ending(self.template, self.stops, history, text, shown, calls, end)
@@ -110,9 +128,9 @@ class Chat:
         return Segment(
             ids=tuple(self.encoder.encode_pieces(pieces, ending.stop, inside=ended is None)),
             text=joined,
-            prefix=self._header(messages, whole),
+            prefix=self._prefix(messages, whole),
             messages=messages,
-            is_exact=ended in (None, ending.stop_id) and whole == prompt + text + stop + joined,
+            is_exact=ended in (None, ending.stop_id) and whole == prompt + sampled_text + stop + joined,
             rendered=whole,
         )
 
@@ -143,10 +161,12 @@ class Chat:
         ended = _stop_at_end(sampled, self.stops) is not None
         return self.encoder.decode(sampled[: len(sampled) - ended])
 
-    def _header(self, messages: Sequence[Message], text: str) -> str:
+    def _prefix(self, messages: Sequence[Message], text: str) -> str:
+        """Return what a turn after `text` answers to, with what is there already of its message."""
         if self.header and text.endswith(self.header):
             return self.header
-        return self.template.header(messages, text, self.encoder.controls)
+        history, begun = _split_begun(messages)
+        return self.template.header(history, text, self.encoder.controls) or begun
 
 
 # Characters for each token that fits, from which on a text is first looked at by its start alone.
@@ -181,9 +201,7 @@ def _strip_gap(ending: Ending, ended: int | None) -> Message:
     return {**ending.turn, "content": content.removesuffix(ending.gap)}
 
 
-def _check_messages(name: str, messages: Sequence[Message]) -> None:
-    if isinstance(messages, str) or not isinstance(messages, Sequence) or not messages:
-        raise ValueError(f"{name} is {messages!r}; it must be a non-empty list of messages")
-    for index, message in enumerate(messages):
-        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-            raise ValueError(f"{name}[{index}] is {message!r}; it must be a dict with a role")
+def _split_begun(messages: Sequence[Message]) -> tuple[tuple[Message, ...], str]:
+    """Return a conversation without the assistant message that it ends with, and what that says."""
+    *history, last = messages
+    return (tuple(history), last["content"]) if last["role"] == "assistant" else (tuple(messages), "")

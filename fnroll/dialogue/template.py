@@ -8,13 +8,13 @@ the mark is the join.
 
 import bisect
 import itertools
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fnroll.dialogue.control import Tokenizer
+from fnroll.dialogue.form import USUAL, Form
 from fnroll.dialogue.message import Message
 
 
@@ -28,6 +28,8 @@ class Template:
     """JSON schemas of the tools."""
     options: Mapping[str, Any]
     """More variables for the template, such as `enable_thinking`."""
+    form: Form = USUAL
+    """How it wants to see tool calls."""
 
     def render(self, messages: Sequence[Message], *, header: bool = True) -> str:
         """Return the text of a conversation.
@@ -41,7 +43,7 @@ class Template:
         """
         try:
             text: str = self.tokenizer.apply_chat_template(
-                [dict(message) for message in messages],
+                [self.form.show(message) for message in messages],
                 tools=[dict(tool) for tool in self.tools] or None,
                 add_generation_prompt=header,
                 tokenize=False,
@@ -51,6 +53,25 @@ class Template:
             roles = ", ".join(str(message.get("role")) for message in messages)
             raise ValueError(f"the chat template refuses messages with the roles {roles}: {error}") from error
         return text
+
+    def render_begun(self, messages: Sequence[Message]) -> str:
+        """Return the text of a conversation up to where its last message's content ends.
+
+        Args:
+          messages: the conversation; its last message is the assistant's, to be gone on with.
+
+        Raises:
+          ValueError: if the template refuses the messages, or does not write that content as it is.
+        """
+        *history, last = messages
+        content = last["content"]
+        mark = init_mark(content)
+        text = self.render([*history, {**last, "content": content + mark}], header=False)
+        begun, found, _ = text.rpartition(mark)
+        # White space before a message is the template's to strip.
+        if not found or not begun.endswith(content.lstrip()):
+            raise ValueError("the chat template rewrites the assistant message that is to be gone on with")
+        return begun
 
     def header(self, messages: Sequence[Message], text: str, controls: re.Pattern[str]) -> str:
         """Return the assistant header at the end of a rendered text: what the template adds when asked for
@@ -142,14 +163,13 @@ def _forms(
     if not calls:
         yield bare
         calls = [{"name": following[0].get("name", "tool"), "arguments": {}, **_call_id(following[0])}]
-    # Templates differ in what they take: arguments as an object or as its JSON, text beside calls or None.
-    for encode, content in itertools.product((dict, _dumps), (mark, None)):
-        shown = [_call(call, encode({"value": mark})) for call in calls]
-        kept = [_call(call, encode(dict(call["arguments"]))) for call in calls]
-        empty = None if content is None else ""
+    # Text beside calls, or none.
+    for content in (mark, None):
+        shown = [_call(call, {"value": mark}) for call in calls]
+        kept = [_call(call, dict(call["arguments"])) for call in calls]
         yield (
             {"role": "assistant", "content": content, "tool_calls": shown},
-            {"role": "assistant", "content": empty, "tool_calls": kept},
+            {"role": "assistant", "content": "", "tool_calls": kept},
         )
     yield bare
 
@@ -157,10 +177,6 @@ def _forms(
 def _call(call: Mapping[str, Any], arguments: Any) -> Message:
     identity = {"id": call["id"]} if "id" in call else {}
     return {"type": "function", **identity, "function": {"name": call["name"], "arguments": arguments}}
-
-
-def _dumps(arguments: Mapping[str, Any]) -> str:
-    return json.dumps(arguments, ensure_ascii=False)
 
 
 def _call_id(message: Message) -> Message:

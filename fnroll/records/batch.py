@@ -11,7 +11,7 @@ from typing import Any
 
 from fnroll.checks import check_bool, check_int, fail
 from fnroll.records.files.atomic import write_file
-from fnroll.records.files.lines import parse_json, read_lines
+from fnroll.records.files.lines import parse_json, plain_json, read_lines
 from fnroll.records.files.save import read_header
 from fnroll.records.record import RolloutRecord, Status
 from fnroll.records.training import TrainingBatch, to_training
@@ -159,18 +159,25 @@ class RolloutBatch:
         return cls(tuple(records))
 
 
+# Fields that hold what callers and tools put into them.
+_FOREIGN = frozenset(("messages", "metadata", "tool_calls"))
+
+
 def dump_record(record: RolloutRecord) -> str:
     """Return a record as one line of JSON.
 
     Raises:
       TypeError: naming the record, if its metadata is not JSON-able.
     """
+    values = record.to_dict()
     try:
-        line = json.dumps(record.to_dict(), ensure_ascii=False) + "\n"
+        for name in _FOREIGN & values.keys():
+            values[name] = plain_json(values[name], name)
+        line = json.dumps(values, ensure_ascii=False) + "\n"
     except (TypeError, ValueError, RecursionError) as error:
         raise TypeError(f"{record.label} cannot be written as JSON: {error}") from error
     # A lone surrogate, legal in JSON escapes, has no UTF-8.
-    return line if _is_encodable(line) else json.dumps(record.to_dict()) + "\n"
+    return line if _is_encodable(line) else json.dumps(values) + "\n"
 
 
 def _is_encodable(text: str) -> bool:

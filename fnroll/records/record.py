@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fnroll.checks import check_choice, check_int, fail
+from fnroll.checks import check_choice, check_int, fail, plain_ids, plain_number
 from fnroll.core.fields import PER_TOKEN
 from fnroll.dialogue.message import Message
 from fnroll.records.rewind import find_place
@@ -21,7 +21,6 @@ _CHOICES = tuple((name, tuple(map(str, kind))) for name, kind in (("status", Sta
 
 
 def _is_list(value: Any) -> bool:
-    # Arrays and tensors pass: their items are looked at where a model and its vocabulary are known.
     return not isinstance(value, str | bytes | Mapping) and hasattr(value, "__len__")
 
 
@@ -41,7 +40,7 @@ class RolloutRecord:
     messages: Sequence[Message] | None = None
     """The prompt as chat messages; either this or `prompt_ids` is given."""
     prompt_ids: Sequence[int] | None = None
-    """The prompt as ids, taken as they are."""
+    """The prompt as ids, taken as they are. A tensor, an array or a range becomes a list."""
     tokens: tuple[int, ...] | None = None
     """Prompt, sampled tokens and tool output, in order."""
     prompt_length: int | None = None
@@ -78,11 +77,11 @@ class RolloutRecord:
     prompt_id: int | str | None = None
     """What tells prompts apart; part of the identity that the noise is a function of."""
     reward: float | None = None
-    """Set by the caller."""
+    """Set by the caller; a NumPy number or a tensor of one becomes a float."""
     run: Mapping[str, Any] | None = None
     """Of an unfinished record: seed, step, and whatever else decides its tokens, by name."""
     metadata: Any = field(default=None, repr=False)
-    """Carried through untouched."""
+    """Carried through untouched; in a file, arrays and tensors are lists."""
 
     def __post_init__(self) -> None:
         if (self.messages is None) == (self.prompt_ids is None):
@@ -105,8 +104,8 @@ class RolloutRecord:
             fail(
                 "RolloutRecord", "messages", messages, "a list of messages, each a dict with role and content"
             )
-        if ids is not None and not _is_list(ids):
-            fail("RolloutRecord", "prompt_ids", ids, "a list of ids")
+        if ids is not None:
+            object.__setattr__(self, "prompt_ids", plain_ids("RolloutRecord", "prompt_ids", ids))
         length, most = self.prompt_length, len(self.tokens or ())
         if length is not None and not (type(length) is int and 0 <= length <= most):
             fail("RolloutRecord", "prompt_length", length, f"an int from 0 to {most}, the number of tokens")
@@ -123,8 +122,11 @@ class RolloutRecord:
         for name, choices in _CHOICES:
             if getattr(self, name) is not None:
                 check_choice("RolloutRecord", name, getattr(self, name), choices)
-        if not isinstance(self.reward, int | float | None):
+        reward = plain_number(self.reward)
+        if not isinstance(reward, int | float | None):
             fail("RolloutRecord", "reward", self.reward, "a number, or None")
+        if reward is not None and reward is not self.reward:
+            object.__setattr__(self, "reward", float(reward))
         if not isinstance(self.prompt_id, str | None):
             if not isinstance(self.prompt_id, int) or isinstance(self.prompt_id, bool):
                 fail("RolloutRecord", "prompt_id", self.prompt_id, "an int or a str")
@@ -217,7 +219,8 @@ class RolloutRecord:
     def to_dict(self) -> dict[str, Any]:
         """Return the record as JSON-able values; fields that hold nothing are left out."""
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return {name: value for name, value in values.items() if value is not None and value != ()}
+        empty = {name for name, value in values.items() if isinstance(value, tuple) and not value}
+        return {name: value for name, value in values.items() if value is not None and name not in empty}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RolloutRecord:

@@ -145,6 +145,7 @@ def open_chat(
         stop_ids=stop_ids,
         chat_template_kwargs=config.chat_template_kwargs,
         allow_control_tokens=config.allow_control_tokens,
+        continue_final_message=config.continue_final_message,
         multi_turn=multi_turn,
     )
     if multi_turn and "tool" in chat.rewrites_after:

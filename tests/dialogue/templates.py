@@ -135,3 +135,44 @@ APPEND_ONLY = {
     "needs_calls": (NEEDS_CALLS, "<|im_end|>"),
     "thinking": (THINKING, "<|im_end|>"),
 }
+
+_HEADER = "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+
+# Ways to write the calls of a turn that stands in the prompt: as JSON that the template encodes, ...
+CALLS_AS_JSON = (
+    """{%- for m in messages %}{{- '<|im_start|>' + m.role + '\\n' }}
+{%- if m.content %}{{ m.content }}{% endif %}
+{%- for call in m.tool_calls or [] %}{%- set f = call.function or call %}
+{{- '<tool_call>{"name": "' + f.name + '", "arguments": ' + (f.arguments | tojson) + '}</tool_call>' }}
+{%- endfor %}{{ '<|im_end|>\\n' }}{%- endfor %}"""
+    + _HEADER
+)
+
+# ... item by item, ...
+CALLS_AS_ITEMS = (
+    """{%- for m in messages %}{{- '<|im_start|>' + m.role + '\\n' + m.content }}
+{%- for call in m.tool_calls or [] %}{{- '<function=' + call.function.name + '>' }}
+{%- for name, value in call.function.arguments | items %}
+{{- '<parameter=' + name + '>' + value | string + '</parameter>' }}
+{%- endfor %}{{- '</function>' }}{%- endfor %}{{ '<|im_end|>\\n' }}{%- endfor %}"""
+    + _HEADER
+)
+
+# ... as the string that it is given, ...
+CALLS_AS_TEXT = (
+    """{%- for m in messages %}{{- '<|im_start|>' + m.role + '\\n' + m.content }}
+{%- for call in m.tool_calls or [] %}
+{{- '<tool_call>' + call.function.name + '\\n' }}{{ call.function.arguments }}{{ '</tool_call>' }}
+{%- endfor %}{{ '<|im_end|>\\n' }}{%- endfor %}"""
+    + _HEADER
+)
+
+# ... and only where the message has no content.
+CALLS_WITHOUT_CONTENT = (
+    """{%- for m in messages %}{{- '<|im_start|>' + m.role + '\\n' }}
+{%- if m.content is defined and m.content is not none %}{{ m.content }}{% else %}
+{%- for call in m.tool_calls %}
+{{- '<tool_call>' + call.function.name + '\\n' + call.function.arguments + '</tool_call>' }}
+{%- endfor %}{%- endif %}{{ '<|im_end|>\\n' }}{%- endfor %}"""
+    + _HEADER
+)

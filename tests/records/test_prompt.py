@@ -1,5 +1,7 @@
 """Files of prompts: text, JSON Lines of every form, and damage named by line."""
 
+import json
+
 import pytest
 
 from fnroll import RolloutRecord, read_prompts
@@ -63,7 +65,7 @@ def test_separators_inside_a_json_string_end_no_line(tmp_path):
         (b"[1, 2.5]", "a prompt must be a string"),
         (b"[1, true]", "a prompt must be a string"),
         (b'[1, {"role": "user"}]', "a prompt must be a string"),
-        (b'{"text": "x"}', "a record has no field 'text'"),
+        (b'{"text": "x"}', "neither given"),
         (b'{"metadata": 1}', "neither given"),
         (b'{"prompt": 5}', "prompt is 5; it must be a string"),
         (b'{"prompt": "x", "messages": [{"role": "user", "content": "y"}]}', "both given"),
@@ -112,4 +114,56 @@ def test_a_prompt_that_says_nothing_is_named_by_its_line(tmp_path, line, words):
     path = tmp_path / "prompts.jsonl"
     path.write_text(f'"fine"\n{line}\n')
     with pytest.raises(ValueError, match=rf"prompts.jsonl, line 2: .*{words}"):
+        read_prompts(path)
+
+
+ROW = '{"prompt": "p", "answer": "42", "reward": "high", "prompt_id": "q", "metadata": {"n": 1}}'
+
+
+def test_columns_beside_a_prompt_go_into_the_metadata(tmp_path):
+    path = tmp_path / "prompts.jsonl"
+    chat = '[{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]'
+    path.write_text(f'{ROW}\n{{"prompt": {chat}, "response": null}}\n{{"prompt": "p", "metadata": [1]}}\n')
+    first, second, third = read_prompts(path)
+    assert first == user("p").replace(prompt_id="q", metadata={"n": 1, "answer": "42", "reward": "high"})
+    assert [message["content"] for message in second.messages] == ["s", "u"]
+    assert second.metadata == {"response": None} and third.metadata == [1]
+
+
+ITEMS = [
+    ('["a", "b"]', [user("a"), user("b")]),
+    ('[{"prompt": "a", "answer": 1}]', [user("a").replace(metadata={"answer": 1})]),
+    ('[[1, 2], [{"role": "user", "content": "a"}]]', [RolloutRecord(prompt_ids=[1, 2]), user("a")]),
+    ('[{"role": "user", "prompt": "a"}]', [user("a").replace(metadata={"role": "user"})]),
+    ("[]", []),
+    # One prompt, as it would be on a line.
+    ("[1, 2]", [RolloutRecord(prompt_ids=[1, 2])]),
+    ('[{"role": "user", "content": "a"}]', [user("a")]),
+    ('{"prompt": "a"}', [user("a")]),
+    ('"a"', [user("a")]),
+]
+
+
+@pytest.mark.parametrize(("text", "records"), ITEMS)
+@pytest.mark.parametrize("indent", [None, 2])
+def test_a_json_file_is_one_array_of_prompts(tmp_path, text, records, indent):
+    path = tmp_path / "prompts.json"
+    path.write_text("\ufeff" + json.dumps(json.loads(text), indent=indent), encoding="utf-8")
+    assert read_prompts(path) == records
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('[\n  "a",\n  {"prompt": \n]', r"prompts\.json, line 4: Expecting value"),
+        ('["a", 5]', r"prompts\.json, item 2: a prompt must be a string"),
+        ('["a", {"text": "b"}]', r"prompts\.json, item 2: a prompt needs one of"),
+        ('["a", ""]', r"prompts\.json, item 2: the prompt is empty"),
+        ('"a"\n"b\n', r"prompts\.json, line 2: Invalid control|prompts\.json, line 2: Unterminated"),
+    ],
+)
+def test_damage_in_a_json_file_is_named(tmp_path, text, words):
+    path = tmp_path / "prompts.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=words):
         read_prompts(path)

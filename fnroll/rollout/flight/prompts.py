@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fnroll.dialogue.chat import Chat, Segment
+from fnroll.dialogue.content import plain_messages
 from fnroll.records.prompt import check_prompt
 from fnroll.records.record import RolloutRecord
 
@@ -53,7 +54,6 @@ class Prompts:
                 )
 
     def _render(self, record: RolloutRecord) -> Segment | None:
-        messages = [dict(message) for message in record.messages or ()]
         if self.tokenizer is None:
             raise ValueError(
                 f"{record.label}: a prompt of messages needs a tokenizer; give prompt_ids instead"
@@ -61,13 +61,13 @@ class Prompts:
         if self.chat is None:
             return None
         try:
-            return self.chat.render_prompt(messages)
+            return self.chat.render_prompt(list(record.messages or ()))
         except ValueError as error:
             raise ValueError(f"{record.label}: {error}") from error
 
     def _only_text(self, record: RolloutRecord) -> str:
-        messages = list(record.messages or ())
-        if len(messages) > 1 or messages[0].get("role") != "user":
+        messages = plain_messages("messages", list(record.messages or ()))
+        if len(messages) > 1 or messages[0]["role"] != "user":
             raise ValueError(
                 f"{record.label}: the tokenizer has no chat template, so a prompt must be ids or one user "
                 f"message"
