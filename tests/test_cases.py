@@ -43,6 +43,7 @@ CASES = [
     "fresh-12",  # dataclass, pydantic, date, Path, Sequence and set parameters
     "padding-04",  # zero prompts, an empty prompt, prompts without room
     "routing-01",  # the last token of a turn has no route yet
+    "fresh-06",  # a template that writes today's date
     "fresh-15",  # arguments of a call in the prompt as a string of JSON
     "fresh-16",  # an assistant message of calls without content
     "fresh-17",  # content as a list of text parts

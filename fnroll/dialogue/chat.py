@@ -5,17 +5,19 @@ made-up conversations. A template that cannot be joined is refused here and not 
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from fnroll.checks import fail
 from fnroll.dialogue.control import Tokenizer, init_encoder
 from fnroll.dialogue.form import find_form
+from fnroll.dialogue.identity import describe_chat
 from fnroll.dialogue.join import Chat, Segment
 from fnroll.dialogue.message import Message
 from fnroll.dialogue.template import Template, ending_error, find_ending, init_mark
 
-__all__ = ["Chat", "Segment", "init_chat"]
+__all__ = ["Chat", "Segment", "identify", "init_chat"]
 
 # What a template is asked for in each render; `continue_final_message` is an option of its own.
 _TAKEN = frozenset(("tools", "add_generation_prompt", "tokenize", "continue_final_message", "return_dict"))
@@ -105,6 +107,16 @@ def _source(template: Template) -> str:
         return str(template.tokenizer.get_chat_template(named, tools=list(template.tools) or None))
     except ValueError as error:
         raise ValueError(f"the tokenizer has no chat template to use: {error}") from error
+
+
+def identify(chat: Chat) -> dict[str, str]:
+    """Return digests of what the joins of `chat` depend on, by name: template, tools, tokenizer."""
+    joins = []
+    for role in ("tool", "user"):
+        with suppress(ValueError):
+            sampled = chat.encoder.encode(_ANSWERS[0])
+            joins.append(chat.continue_turn(_HISTORY, sampled, _messages(role, 1), [_CALL]).text)
+    return describe_chat(chat, _source(chat.template), joins)
 
 
 def _probe(chat: Chat) -> Chat:

@@ -110,10 +110,10 @@ class Chat:
         Raises:
           ValueError: if a message is malformed or the template shows no end of the turn.
         """
-        history = plain_messages("history", tuple(history) or _QUESTION)
+        asked = plain_messages("history", tuple(history) or _QUESTION)
         following = map_text(plain_messages("following", following), repair)
-        prompt = self._prompt_text(history) if rendered is None else rendered
-        history, begun = _split_begun(history)
+        prompt = self._prompt_text(asked) if rendered is None else rendered
+        history, begun = _split_begun(asked)
         sampled_text, ended = self.turn_text(sampled), _stop_at_end(sampled, self.stops)
         text = begun + sampled_text
         end, cut = _init_marks(prompt, text, repr(following))
@@ -124,6 +124,9 @@ class Chat:
         joined = "".join(pieces)
         messages = (*history, _strip_gap(ending, ended), *following)
         whole = self.template.render(messages)
+        if not whole.startswith(prompt):
+            # The prompt may be from before midnight, and the template may write the date.
+            prompt = self._prompt_text(asked)
         stop = "" if ended is None else self.stops[ended]
         return Segment(
             ids=tuple(self.encoder.encode_pieces(pieces, ending.stop, inside=ended is None)),

@@ -78,6 +78,8 @@ class RolloutRecord:
     """What tells prompts apart; part of the identity that the noise is a function of."""
     reward: float | None = None
     """Set by the caller; a NumPy number or a tensor of one becomes a float."""
+    rendered_from: Mapping[str, str] | None = None
+    """Digests of what the chat template made the prompt of, by name: messages, tools, template, tokenizer."""
     run: Mapping[str, Any] | None = None
     """Of an unfinished record: seed, step, and whatever else decides its tokens, by name."""
     metadata: Any = field(default=None, repr=False)

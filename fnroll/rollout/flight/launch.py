@@ -39,17 +39,18 @@ def make_flights(
     numbers = [hash_prompt_id(record.prompt_id or 0) for _, record in open_]
     samples = torch.tensor([record.sample or 0 for _, record in open_])
     keys = init_keys(seed, step, torch.tensor(numbers), samples).tolist()
-    encoded: dict[int, tuple[list[int], Segment | None]] = {}
+    encoded: dict[int, tuple[list[int], Segment | None, Mapping[str, str] | None]] = {}
     flights = []
     for (index, record), key in zip(open_, keys, strict=True):
         # The samples of a prompt share its messages or ids, and so what they are encoded to.
         source = id(record.messages if record.prompt_ids is None else record.prompt_ids)
         if source not in encoded:
-            encoded[source] = prompts.encode(record)
-        prompt, segment = encoded[source]
+            encoded[source] = (*prompts.encode(record), prompts.describe(record))
+        prompt, segment, made_of = encoded[source]
         if record.is_unfinished:
-            flight = resume_flight(index, record, prompt, key, budget, stop_ids)
+            flight = resume_flight(index, record, prompt, key, budget, stop_ids, made_of)
         else:
+            record = record.with_rollout(rendered_from=made_of)
             flight = _start_flight(index, record, prompt, key, budget)
         flights.append(flight.replace(segment=segment))
     return flights

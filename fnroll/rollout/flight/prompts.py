@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Mapping
 from typing import Any
 
-from fnroll.dialogue.chat import Chat, Segment
+from fnroll.dialogue.chat import Chat, Segment, identify
 from fnroll.dialogue.content import plain_messages
+from fnroll.dialogue.identity import describe_messages
 from fnroll.records.prompt import check_prompt
 from fnroll.records.record import RolloutRecord
 
@@ -44,6 +47,16 @@ class Prompts:
         if set(map(type, ids)) != {int} or min(ids) < 0 or max(ids) >= self.vocab_size:
             self._refuse_foreign(record, ids)
         return ids, segment
+
+    def describe(self, record: RolloutRecord) -> Mapping[str, str] | None:
+        """Return digests of what the template makes the prompt of; None if it makes none of it."""
+        if self.chat is None or record.messages is None:
+            return None
+        return {**self._own, **describe_messages(record.messages)}
+
+    @functools.cached_property
+    def _own(self) -> Mapping[str, str]:
+        return {} if self.chat is None else identify(self.chat)
 
     def _refuse_foreign(self, record: RolloutRecord, ids: list[Any]) -> None:
         for place, token in enumerate(ids):

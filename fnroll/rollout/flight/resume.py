@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from fnroll.config import RolloutConfig, SamplingConfig
+from fnroll.dialogue.identity import find_changes
 from fnroll.models.base import Model
 from fnroll.models.weights import digest_weights
 from fnroll.records.record import RolloutRecord
@@ -17,6 +18,11 @@ from fnroll.rollout.flight.tape import Tape, to_tape
 
 # Fields of `RolloutConfig` that decide a record; all others are about how it is run.
 _DECIDING = ("max_length", "max_turns", "max_calls_per_turn", "allow_control_tokens")
+
+
+# What joins depend on, though the same prompt may come of it.
+_JOINING = {"chat_template": "another chat template", "tokenizer": "another tokenizer"}
+_ORIGINS = {**_JOINING, "tools": "other tools", "messages": "other messages"}
 
 
 def describe_run(
@@ -48,25 +54,33 @@ def resume_flight(
     key: list[int],
     budget: Budget,
     stop_ids: Collection[int],
+    made_of: Mapping[str, str] | None = None,
 ) -> Flight:
     """Return the flight that goes on with a record. All that it needs is in the tape; the status is not read.
+
+    Args:
+      index: its place in the batch.
+      record: unfinished.
+      prompt: ids of its prompt as it is rendered now. A template that writes the date renders another one
+        than the record begins with; the record's own stays.
+      key: of its noise.
+      budget: what it may take.
+      stop_ids: that end a turn.
+      made_of: digests of what `prompt` was rendered from.
 
     Raises:
       ValueError: naming the record, if it cannot be gone on with.
     """
     tape = _to_tape(record, budget)
-    if tape.tokens[: record.prompt_length] != list(prompt):
-        raise ValueError(
-            f"{record.label} cannot be gone on with: its first {record.prompt_length} tokens are not what "
-            f"its prompt is now; it was begun with another tokenizer, chat template or tools"
-        )
+    own = tape.tokens[: record.prompt_length]
+    _check_origin(record, own == list(prompt), find_changes(record.rendered_from, made_of))
     turns, is_open = find_turns(tape.loss_mask), tape.loss_mask[-1]
     start = turns[-1][0] if is_open else len(tape.tokens)
     limit, reason = budget.limit(start, sum(tape.loss_mask[:start]))
     return Flight(
         index=index,
         record=record,
-        prompt_ids=list(prompt),
+        prompt_ids=own,
         key=key,
         limit=limit,
         limit_reason=reason,
@@ -80,6 +94,26 @@ def resume_flight(
         is_exact=record.is_exact,
         is_waiting=is_open and tape.tokens[-1] in stop_ids,
     )
+
+
+def _check_origin(record: RolloutRecord, is_same: bool, changes: Sequence[str] | None) -> None:
+    """Require that a record's prompt is made of what it was made of.
+
+    Args:
+      record: the record.
+      is_same: whether its prompt is rendered to the same ids as then.
+      changes: what has changed since, None if nobody knows.
+    """
+    found = [_ORIGINS[name] for name in changes or () if name in _JOINING or not is_same]
+    if not is_same and changes is None:
+        found = ["another tokenizer, chat template or tools"]
+    if found:
+        tokens = (
+            "" if is_same else f" its first {record.prompt_length} tokens are not what its prompt is now;"
+        )
+        raise ValueError(
+            f"{record.label} cannot be gone on with:{tokens} it was begun with {' and '.join(found)}"
+        )
 
 
 def check_single_turn(flight: Flight) -> None:
