@@ -50,6 +50,7 @@ CASES = [
     "fresh-18",  # a prompt that ends with an assistant message
     "fresh-20",  # prompt ids as tensors, arrays, ranges
     "fresh-21",  # rewards and metadata of NumPy
+    "fresh-02",  # packed records that see each other
 ]
 
 

@@ -15,10 +15,12 @@ from transformers.cache_utils import CacheLayerMixin
 
 from fnroll.core.model import Chunk, read_layer, write_layer
 from fnroll.core.types import Cache
+from fnroll.models.support import UnsupportedModelError
 
 IMPLEMENTATION = "fnroll"
 DRY_RUN = "fnroll_dry_run"
 """The same, but each layer counts how often it attends."""
+_COUNT = "_fnroll_attended"
 
 
 class ValueLayer(CacheLayerMixin):
@@ -159,7 +161,7 @@ def attend(
     The G query heads of a key-value head are laid out as G times as many queries of that head.
 
     Args:
-      module: the attention layer; not used.
+      module: the attention layer, for messages.
       query: `[A, H * G, Q, D]`.
       key: `[A, H, W, D]`.
       value: `[A, H, W, E]`.
@@ -169,8 +171,16 @@ def attend(
       s_aux: `[H * G]`, the sink of each head.
 
     Returns:
-      `[A, Q, H * G, E]`, and no weights.
+      `[A, Q, H * G, E]`, contiguous, for some layers take a view of it; and no weights.
+
+    Raises:
+      UnsupportedModelError: if the mask is not one that `build_mask` made.
     """
+    if attention_mask is None or attention_mask.shape[1] != 1:
+        raise UnsupportedModelError(
+            f"its {type(module).__name__} attends by masks of its own, one a head or none, and not by those "
+            f"of transformers' AttentionMaskInterface, so rows of unequal length would see what they must not"
+        )
     groups, length = query.shape[1] // key.shape[1], query.shape[2]
     grouped = rearrange(query, "a (h g) q d -> a h (g q) d", g=groups)
     mask = attention_mask
@@ -184,18 +194,18 @@ def attend(
         if s_aux is not None:
             sinks = repeat(s_aux, "(h g) -> 1 h (g q) 1", g=groups, q=length).to(query.dtype)
         out = _attend(grouped, key, value, mask, scale, softcap, sinks)
-    return rearrange(out, "a h (g q) d -> a q (h g) d", g=groups), None
+    return rearrange(out, "a h (g q) d -> a q (h g) d", g=groups).contiguous(), None
 
 
 def attend_counted(module: nn.Module, *args: Any, **kwargs: Any) -> tuple[Tensor, None]:
     """`attend`, and leave the count on the layer."""
-    vars(module)["num_attended"] = count_attended(module) + 1
+    vars(module)[_COUNT] = vars(module).get(_COUNT, 0) + 1
     return attend(module, *args, **kwargs)
 
 
-def count_attended(module: nn.Module) -> int:
-    """Return how often a layer attended in a dry run."""
-    return int(vars(module).get("num_attended", 0))
+def take_count(module: nn.Module) -> int:
+    """Return how often a layer attended in a dry run, and forget it."""
+    return int(vars(module).pop(_COUNT, 0))
 
 
 AttentionInterface.register(IMPLEMENTATION, attend)

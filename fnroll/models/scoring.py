@@ -2,54 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
-from weakref import WeakKeyDictionary
-
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from fnroll.core.logits import penalise, scale
 from fnroll.core.precision import widen
+from fnroll.models.forward import Forward, can_chunk
+from fnroll.models.lines import Lines, find_lines
+from fnroll.models.packing import can_pack
 
-# Hidden states and logits are compared on this many tokens before the head is applied piece by piece.
-_PROBE = 4
-_CAN_CHUNK: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
-
-
-def _decoder(module: nn.Module) -> nn.Module:
-    return cast(nn.Module, getattr(module, cast(str, module.base_model_prefix)))
-
-
-def _apply_head(module: nn.Module, hidden: Tensor) -> Tensor:
-    logits: Tensor = cast(Any, module).get_output_embeddings()(hidden)
-    cap = getattr(cast(Any, module).config.get_text_config(decoder=True), "final_logit_softcapping", None)
-    return logits if cap is None else torch.tanh(logits / cap) * cap
-
-
-def _keep(module: nn.Module, hidden: Tensor) -> Tensor:
-    return hidden
-
-
-def can_chunk(module: nn.Module, ids: Tensor) -> bool:
-    """Say whether the model's logits are its head applied to its hidden states, tried once on a few of `ids`.
-
-    Tried in evaluation mode, where no dropout disturbs the comparison or draws from the caller's generator.
-    """
-    if module not in _CAN_CHUNK:
-        some = ids[:1, :_PROBE]
-        modes = [(part, part.training) for part in module.modules()]
-        module.eval()
-        try:
-            with torch.no_grad():
-                hidden = _decoder(module)(input_ids=some, use_cache=False).last_hidden_state
-                logits = module(input_ids=some, use_cache=False).logits
-                same = torch.allclose(_apply_head(module, hidden), logits, rtol=1e-3, atol=1e-3)
-        finally:
-            for part, mode in modes:
-                part.training = mode
-        _CAN_CHUNK[module] = same
-    return _CAN_CHUNK[module]
+__all__ = ["can_chunk", "score_tokens"]
 
 
 def _log_probs(
@@ -94,6 +57,23 @@ def _add_nothing(out: Tensor, module: nn.Module) -> Tensor:
     return out
 
 
+def _run(forward: Forward, lines: Lines, *, packed: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Run the model over all lines.
+
+    Returns:
+      What it leaves at each token, and `[n]` int64 each: in which row and column of that stands what is
+      before each sampled token.
+    """
+    if packed and can_pack(forward, lines):
+        positions = torch.arange(lines.width, dtype=torch.int64, device=lines.ids.device)
+        valid, positions = lines.valid, positions.expand_as(lines.ids)
+        offset = lines.length.cumsum(0) - lines.length
+        states = forward(lines.ids[valid][None], positions[valid][None])
+        return states, torch.zeros_like(lines.line), offset[lines.line] + lines.place - 1
+    # No mask: what pads a line comes after it, where a causal model does not look.
+    return forward(lines.ids), lines.line, lines.place - 1
+
+
 def score_tokens(
     module: nn.Module,
     input_ids: Tensor,
@@ -109,41 +89,46 @@ def score_tokens(
     """Return the log-probs of the tokens that `loss_mask` marks, `[R, T]` float, in nats; 0 elsewhere.
 
     The same processing as in sampling: penalty over each token's own past, temperature, and the kept support
-    if there is one. At temperature 0 log-probs are those of temperature 1, as they are recorded. A batch
-    without a sampled token gives zeros whose gradient is zeros, without a forward.
+    if there is one. At temperature 0 log-probs are those of temperature 1, as they are recorded. Records
+    without a sampled token are left out of the forward. A batch that has none gives zeros whose gradient is
+    zeros, without a forward.
 
     Args:
       module: a Hugging Face causal language model, in whatever mode it is in.
       input_ids: `[R, T]` int64, padded on the right.
       position_ids: `[R, T]` int64.
-      attention_mask: `[R, T]` int64, 1 on tokens; None for packed rows, parted by their positions.
+      attention_mask: `[R, T]` int64, 1 on tokens; None for packed rows, parted by their positions. Rows of a
+        model that lets packed records see each other are computed one record a row.
       loss_mask: `[R, T]` bool, True on sampled tokens.
       temperature: of sampling.
       repetition_penalty: of sampling.
       support: `[R, T, K]` int32, as recorded; None normalises over the whole vocabulary.
       chunk: tokens whose logits are in memory at a time.
+
+    Raises:
+      ValueError: if the batch is not one of whole records, or one of them is longer than the model knows
+        positions for; the message names it.
     """
-    row, place = loss_mask.nonzero(as_tuple=True)
+    lines = find_lines(input_ids, position_ids, attention_mask, loss_mask)
     out = torch.zeros(input_ids.shape, dtype=torch.float32, device=input_ids.device)
-    inputs = {"input_ids": input_ids, "position_ids": position_ids, "attention_mask": attention_mask}
-    if len(row) == 0:
+    if len(lines.place) == 0:
         return _add_nothing(out, module)
-    if can_chunk(module, input_ids):
-        before, head = _decoder(module)(**inputs, use_cache=False).last_hidden_state, _apply_head
-    else:
-        before, head = module(**inputs, use_cache=False).logits, _keep
+    forward = Forward(module, lines.ids)
+    lines.check_length(forward.max_positions, forward.name)
+    states, row, column = _run(forward, lines, packed=attention_mask is None)
+    token = input_ids[lines.where]
+    over = None if support is None else support[lines.where]
 
-    longest = int(position_ids.max())
-
-    def run(hidden: Tensor, r: Tensor, t: Tensor) -> Tensor:
-        history = _history(input_ids, position_ids, r, t, longest) if repetition_penalty != 1.0 else None
-        kept = None if support is None else support[r, t]
-        return _log_probs(
-            head(module, hidden), input_ids[r, t], temperature, repetition_penalty, history, kept
-        )
+    def run(kept: Tensor, at: slice) -> Tensor:
+        history = None
+        if repetition_penalty != 1.0:
+            row_, column_ = lines.where
+            history = _history(input_ids, position_ids, row_[at], column_[at], lines.width)
+        own = None if over is None else over[at]
+        return _log_probs(forward.head(kept), token[at], temperature, repetition_penalty, history, own)
 
     pieces = []
     for start in range(0, len(row), chunk):
-        r, t = row[start : start + chunk], place[start : start + chunk]
-        pieces.append(checkpoint(run, before[r, t - 1], r, t, use_reentrant=False))
-    return out.to(pieces[0].dtype).index_put((row, place), torch.cat(pieces))
+        at = slice(start, start + chunk)
+        pieces.append(checkpoint(run, states[row[at], column[at]], at, use_reentrant=False))
+    return out.to(pieces[0].dtype).index_put(lines.where, torch.cat(pieces))

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from fnroll.models.linear import FewColumnsLinear
-from fnroll.models.twin import make_twin
+from fnroll.models.twin import Twin
 
 
 @pytest.mark.parametrize("shape", [(1,), (3, 1), (16, 1), (4, 8), (33, 1), (5, 40)])
@@ -17,7 +17,7 @@ def test_it_multiplies_as_the_library_does(shape, size, bias, dtype):
         torch.manual_seed(0)
         layer = nn.Linear(*size, bias=bias).to(dtype)
         inputs = torch.randn(*shape, size[0], dtype=dtype)
-    twin = make_twin(layer)
+    twin = Twin(layer).module
     assert type(twin) is FewColumnsLinear and twin.weight is layer.weight
     found, exact = twin(inputs), layer.double()(inputs.double())
     assert found.dtype == dtype and found.is_contiguous()
@@ -31,4 +31,4 @@ def test_a_layer_of_another_class_keeps_its_own_products():
         def forward(self, input):
             return 2 * super().forward(input)
 
-    assert type(make_twin(Doubled(2, 2))) is Doubled
+    assert type(Twin(Doubled(2, 2)).module) is Doubled

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from fnroll.models.twin import make_twin, relink
+from fnroll.models.twin import Twin
 from fnroll.models.zoo import tiny_model
 
 
@@ -46,7 +46,7 @@ def net():
 
 
 def test_all_tensors_are_the_model_s_own(net):
-    twin = make_twin(net)
+    twin = Twin(net).module
     assert type(twin) is Net and twin is not net
     ours, theirs = dict(twin.named_parameters()), dict(net.named_parameters())
     assert ours.keys() == theirs.keys() and all(ours[name] is theirs[name] for name in ours)
@@ -56,7 +56,7 @@ def test_all_tensors_are_the_model_s_own(net):
 
 
 def test_a_twin_is_in_evaluation_mode_without_checkpointing_and_the_model_stays(net):
-    twin = make_twin(net)
+    twin = Twin(net).module
     assert not any(module.training for module in twin.modules())
     assert not any(layer.gradient_checkpointing for layer in twin.layers)
     assert all(module.training for module in net.modules())
@@ -71,7 +71,7 @@ def test_hooks_stay_with_the_model(net):
     seen = []
     net.layers[0].register_forward_hook(lambda *_: seen.append("after"))
     net.layers[0].linear.register_forward_pre_hook(lambda *_: seen.append("before"))
-    twin = make_twin(net)
+    twin = Twin(net).module
     twin(torch.ones(1, 3))
     assert seen == []
     twin.register_forward_hook(lambda *_: seen.append("twin"))
@@ -80,7 +80,7 @@ def test_hooks_stay_with_the_model(net):
 
 
 def test_what_is_set_on_a_twin_does_not_show(net):
-    twin = make_twin(net)
+    twin = Twin(net).module
     twin.layers[0].flag = 1
     twin.layers[0].extra = nn.Linear(1, 1)
     twin.layers[0].register_buffer("more", torch.ones(1))
@@ -90,7 +90,7 @@ def test_what_is_set_on_a_twin_does_not_show(net):
 
 def test_configurations_are_copied_once_and_stay_shared_within_the_twin():
     model = tiny_model("qwen3")
-    twin = make_twin(model)
+    twin = Twin(model).module
     configs = {id(m.config) for m in twin.modules() if hasattr(m, "config")}
     assert len(configs) == len({id(m.config) for m in model.modules() if hasattr(m, "config")})
     twin.config._attn_implementation = "eager"
@@ -100,17 +100,18 @@ def test_configurations_are_copied_once_and_stay_shared_within_the_twin():
 
 
 def test_updates_in_place_are_seen_at_once(net):
-    twin = make_twin(net)
+    twin = Twin(net)
     net.layers[0].linear.weight.mul_(2)
-    assert torch.equal(twin.layers[0].linear.weight, net.layers[0].linear.weight)
-    assert relink(twin, net) == []
+    assert torch.equal(twin.module.layers[0].linear.weight, net.layers[0].linear.weight)
+    assert twin.relink() == []
 
 
 def test_replaced_tensors_are_taken_up_and_named(net):
-    twin = make_twin(net)
+    mirror = Twin(net)
+    twin = mirror.module
     net.layers[1].linear.bias = nn.Parameter(torch.zeros(3))
     net.layers[0].shift = torch.zeros(3)
-    assert sorted(relink(twin, net)) == ["layers.0.shift", "layers.1.linear.bias"]
+    assert sorted(mirror.relink()) == ["layers.0.shift", "layers.1.linear.bias"]
     assert twin.layers[1].linear.bias is net.layers[1].linear.bias
     assert twin.layers[2].shift is net.layers[0].shift
-    assert relink(twin, net) == []
+    assert mirror.relink() == []
