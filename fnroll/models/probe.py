@@ -127,5 +127,6 @@ def _run_rows(model: Model, rows: Sequence[Sequence[int]]) -> Tensor:
             rows=None,
             window=longest,
         )
-        logits, cache = model.fn(model.params, chunk, cache)
-    return logits
+        output = model.fn(model.params, chunk, cache)
+        cache = output.cache
+    return output.logits
