@@ -113,7 +113,8 @@ class RolloutConfig:
     max_concurrent_tools: int = 32
     """Tool calls that run at the same time."""
     max_calls_per_turn: int | None = 64
-    """Tool calls of one turn; one answer tells the model that the others did not run. None runs all."""
+    """Tool calls of one turn; one answer tells the model that the others did not run. None runs all that
+    the parser read."""
     return_log_probs: bool = True
     """Keep the log-probs in the records."""
     progress: bool | None = None

@@ -9,83 +9,13 @@ from hypothesis import strategies as st
 
 from fnroll.dialogue.message import ParsedTurn
 from fnroll.dialogue.parsers import get_parser
+from tests.dialogue.parsers.counted import cost
+from tests.dialogue.parsers.hostile import MARKERS, hostile
+from tests.dialogue.parsers.written import BUILT_IN as NAMES
 
-NAMES = ("deepseek", "gemma4", "glm", "gpt_oss", "hermes", "kimi", "llama", "mistral", "qwen3_coder")
 PROMPTS = ("", "<think>\n", "<think></think>", "<|start|>assistant", "<|open|>think<|sep|>", "[THINK]")
 COMMON = ("{", "}", "[", "]", "(", ")", '"', "'", "\\", ":", ",", "=", "\n", " ", "f", "1", "é", "\ud800")
 JSON = ('{"name": "f", "arguments": {"x": 1}}', '{"name": "f", "parameters": {}}', '{"x": "</think>"}', "{}")
-MARKERS = {
-    "deepseek": (
-        "<｜tool▁calls▁begin｜>",
-        "<｜tool▁call▁begin｜>",
-        "<｜tool▁sep｜>",
-        "<｜tool▁call▁end｜>",
-        "<｜tool▁calls▁end｜>",
-        "function",
-        "\n```json\n",
-        "```",
-        "<｜DSML｜tool_calls>",
-        '<｜DSML｜invoke name="f">',
-        '<｜DSML｜invoke name="f"/>',
-        '<｜DSML｜parameter name="x" string="true">',
-        '<｜DSML｜parameter name="y" string="false">',
-        "<｜DSML｜parameter",
-        "</｜DSML｜parameter>",
-        "</｜DSML｜invoke>",
-    ),
-    "gemma4": (
-        "<|tool_call>",
-        "call:",
-        "f{",
-        "x:",
-        '<|"|>',
-        "<tool_call|>",
-        "<|channel>thought\n",
-        "<channel|>",
-    ),
-    "glm": ("<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
-    "gpt_oss": (
-        "<|start|>",
-        "assistant",
-        " to=functions.f",
-        "<|channel|>",
-        "analysis",
-        "final",
-        "<|message|>",
-        "<|end|>",
-        "<|call|>",
-    ),
-    "hermes": ("<tool_call>", "</tool_call>"),
-    "kimi": (
-        "<|tool_calls_section_begin|>",
-        "<|tool_call_begin|>",
-        "functions.f:0",
-        "<|tool_call_argument_begin|>",
-        "<|tool_call_end|>",
-        "<|tool_calls_section_end|>",
-        "<|open|>response<|sep|>",
-        "<|close|>think<|sep|>",
-        '<|open|>call tool="f" index="1"<|sep|>',
-        '<|open|>argument key="x" type="number"<|sep|>',
-        "<|open|>argument",
-        "<|close|>argument<|sep|>",
-        "<|close|>call<|sep|>",
-    ),
-    "llama": ("<|python_tag|>", "<|python_start|>", "<|python_end|>", "[f(", "f(", "x=", ")]", ";", "True"),
-    "mistral": ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "[THINK]", "[/THINK]", "f[ARGS]{}"),
-    "qwen3_coder": (
-        "<tool_call>",
-        "</tool_call>",
-        "<function=f>",
-        "<function=",
-        "</function>",
-        "<parameter=x>",
-        "<parameter=x",
-        "</parameter>",
-        "\n<parameter=y>\n",
-        "\n</parameter>\n",
-    ),
-}
 TOOLS = [{"name": "f", "parameters": {"properties": {"x": {"type": "integer"}, "y": {"type": "array"}}}}]
 
 
@@ -124,6 +54,26 @@ def check(message, text):
 def test_marker_soup_gives_a_message(turn, prefix):
     name, text = turn
     check(parse(name, text, prefix=prefix), text)
+
+
+@st.composite
+def repeated(draw):
+    """A parser's name, and a beginning and a piece that is repeated behind it, as its family writes them."""
+    name = draw(st.sampled_from(NAMES))
+    pieces = st.sampled_from((*MARKERS[name], *COMMON, *JSON, "<think>", "</think>"))
+    head, unit = (draw(st.lists(pieces, min_size=least, max_size=6)) for least in (0, 1))
+    return name, "".join(head), "".join(unit)
+
+
+@given(repeated(), st.sampled_from(PROMPTS))
+@settings(max_examples=200, deadline=None)
+def test_what_is_looked_at_grows_in_proportion_to_the_text(case, prefix):
+    """Case reliability-02."""
+    name, head, unit = case
+    small, large = (
+        cost(name, hostile(head, unit, size), prefix=prefix, tools=TOOLS) for size in (5_000, 50_000)
+    )
+    assert large <= 12 * small
 
 
 @given(st.sampled_from(NAMES), st.text(st.characters(exclude_categories=())), st.text())

@@ -101,12 +101,12 @@ def only_the_open_block(walk, text, begin, marker, close=Walk.close):
     walk.outcomes = [*kept, *walk.outcomes]
 
 
-def quoted_markers_count(parser, scan, frame, shut, walk):
+def quoted_markers_count(parser, scan, begin, frame, walk):
     at, _ = scan.first(parser.closers, frame.outcomes[0].span[0] if frame.outcomes else frame.end)
     return at if at < frame.end else -1
 
 
-def broken_calls_swallow_markers(parser, scan, frame, shut, walk):
+def broken_calls_swallow_markers(parser, scan, begin, frame, walk):
     return -1
 
 

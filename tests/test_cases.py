@@ -14,6 +14,7 @@ CASES = [
     "parser-05",  # one broken call among good ones; keys missing; wrong JSON shapes
     "parser-07",  # names of tools and parameters: hyphen, dot, colon, non-ASCII
     "fresh-05",  # the id that the model wrote in its call is the id in the tool message
+    "reliability-02",  # time of parsing grows with the turn, not with its square
     "mask-02",  # a mask over many turns that stops at the first EOS
     "eos-02",  # the ending EOS is kept, trained and told apart from a cut
     "budget-03",  # huge or awkward tool output

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 
-from fnroll.dialogue.parsers.scan import Scan
+from fnroll.dialogue.parsers.scan import GAP, MAX_NAME, Scan
 from fnroll.dialogue.parsers.section import Header, Sections
 from fnroll.dialogue.parsers.tagged import Tags
 from fnroll.dialogue.parsers.turn import TurnParser
 
 _SEPARATOR = "<｜tool▁sep｜>"
-_FENCED_NAME = re.compile(r"\s*+(?P<name>[^\n{]+)\n\s*+(?:```(?:json)?)?")
+_FENCED_NAME = re.compile(rf"{GAP}(?P<name>[^\n{{]{{1,{MAX_NAME}}}+)\n{GAP}(?:```(?:json)?)?")
 
 
 def _read_header(scan: Scan, begin: int, end: int) -> Header:
@@ -28,21 +28,21 @@ def _skip_fence(scan: Scan, at: int) -> int:
 def _dsml(gap: str, groups: str) -> Tags:
     """DSML with `gap` after the marker; `groups` are the names of the tag around the calls."""
     opening, closing = rf"<｜DSML｜{gap}", rf"</｜DSML｜{gap}"
-    after_call = rf"\s*+(?:{opening}invoke |{closing}(?:{groups})>|\Z)"
-    body = rf"\s*+(?:{opening}parameter |{closing}invoke>)"
+    after_call = rf"{GAP}(?:{opening}invoke |{closing}(?:{groups})>|\Z)"
+    body = rf"{GAP}(?:{opening}parameter |{closing}invoke>)"
+    invoke = rf"{opening}invoke\s{{1,{MAX_NAME}}}+name="
+    name = rf'[^"<>]{{0,{MAX_NAME}}}+'
     return Tags(
         openers=(f"<｜DSML｜{gap}invoke",),
         closers=(f"</｜DSML｜{gap}invoke>",),
-        call=re.compile(rf'{opening}invoke\s++name="(?P<name>[^"<>]*)"\s*+(?P<empty>/)?>'),
+        call=re.compile(rf'{invoke}"(?P<name>{name})"{GAP}(?P<empty>/)?>'),
         parameter=re.compile(
-            rf'{opening}parameter\s++name="(?P<name>[^"<>]*)"(?:\s++string="(?P<kind>true|false)")?\s*+>'
+            rf'{opening}parameter{GAP}(?<=\s)name="(?P<name>{name})"'
+            rf'(?:{GAP}(?<=\s)string="(?P<kind>true|false)")?{GAP}>'
         ),
-        damaged=re.compile(rf"{opening}parameter[^<>]*>?"),
-        value_end=f"</｜DSML｜{gap}parameter>",
-        follows=re.compile(rf"{body}|\s*+\Z"),
-        boundary=re.compile(
-            rf'(?P<fresh>{opening}invoke\s++name="[^"<>]*"\s*+>{body})|{closing}invoke>(?={after_call})'
-        ),
+        damaged=re.compile(rf"{opening}parameter[^<>]{{0,{3 * MAX_NAME}}}+>?"),
+        closing=re.compile(rf"{closing}parameter>(?={body}|{GAP}\Z)"),
+        boundary=re.compile(rf'(?P<fresh>{invoke}"{name}"{GAP}>{body})|{closing}invoke>(?={after_call})'),
         end=re.compile(rf"{closing}invoke>"),
     )
 

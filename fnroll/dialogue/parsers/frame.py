@@ -9,20 +9,25 @@ from typing import Any
 from fnroll.dialogue.message import ParseError, Span, ToolCall
 from fnroll.dialogue.parsers.scan import Malformed, Scan, decode_json
 
+MAX_CALLS = 4096
+"""Most attempts at calls that are read of one turn."""
+
 _KINDS = {str: "a string", list: "an array", bool: "a boolean", int: "a number", float: "a number"}
 _SHOWN = 60
 
 
 @dataclass(frozen=True)
 class Frame:
-    """What stands at an opening marker."""
+    """What stands at an opening marker: one call, or what is between or behind the calls of a row."""
 
     end: int
     """Where reading goes on."""
     outcomes: tuple[ToolCall | ParseError, ...]
-    """Calls and errors found, in order; none for an empty section."""
+    """The call, or the error; none for what is no attempt at a call."""
     unread: tuple[Span, ...] = ()
     """What is part of no call that could be read, in order: there a marker is no data."""
+    is_whole: bool = False
+    """Whether it stands in place of the frames that were read before it at the same marker."""
 
 
 def show(text: str) -> str:
@@ -76,6 +81,13 @@ def call_id(value: Any) -> str | None:
 def failure(reason: str, span: Span, id: str | None = None) -> ParseError:
     """The error of one call: `reason` completes the sentence."""
     return ParseError(f"The tool call could not be read: {reason}.", span, id)
+
+
+def flooded(begin: int, end: int) -> ParseError:
+    """The error of all that stands behind the most calls that a turn may make."""
+    return failure(
+        f"a turn may make at most {MAX_CALLS} calls, and the rest of it was not read", (begin, end)
+    )
 
 
 def broken(

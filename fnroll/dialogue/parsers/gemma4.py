@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fnroll.dialogue.message import ToolCall
 from fnroll.dialogue.parsers.frame import Frame, broken, closed
 from fnroll.dialogue.parsers.literal import GEMMA, read_mapping
-from fnroll.dialogue.parsers.scan import Malformed, Scan
+from fnroll.dialogue.parsers.scan import MAX_NAME, Malformed, Scan
 from fnroll.dialogue.parsers.turn import Schemas, TurnParser
 
 _CLOSER = "<tool_call|>"
-_HEADER = re.compile(r"\s*+call:(?P<name>[^{<\n]+)(?=\{)")
+_HEADER = re.compile(rf"call:(?P<name>[^{{<\n]{{1,{MAX_NAME}}}+)(?=\{{)")
 
 
 @dataclass(frozen=True)
@@ -22,17 +23,17 @@ class GemmaCall:
     openers: tuple[str, ...] = ("<|tool_call>",)
     is_quoted: bool = True
 
-    def read(self, scan: Scan, start: int, opener: str, schemas: Schemas) -> Frame | None:
+    def read(self, scan: Scan, start: int, opener: str, schemas: Schemas) -> Iterable[Frame] | None:
         """Read one call; see `Format.read`."""
-        header = scan.match(_HEADER, start + len(opener))
+        header = scan.match(_HEADER, scan.skip_space(start + len(opener)))
         try:
             if header is None:
                 raise Malformed('it must begin with "call:", a name and "{"', start)
             arguments, at = read_mapping(scan, header.end(), GEMMA)
             end = closed(scan, at, _CLOSER, self.openers)
         except Malformed as error:
-            return broken(scan, start, error, (_CLOSER,), self.openers)
-        return Frame(end, (ToolCall(header["name"].strip(), arguments, (start, end)),))
+            return (broken(scan, start, error, (_CLOSER,), self.openers),)
+        return (Frame(end, (ToolCall(header["name"].strip(), arguments, (start, end)),)),)
 
 
 GEMMA4 = TurnParser(

@@ -6,13 +6,14 @@ import re
 from dataclasses import dataclass, field
 
 from fnroll.dialogue.message import ParsedTurn, ParseError, ToolCall
-from fnroll.dialogue.parsers.frame import call_or_error, failure, show
+from fnroll.dialogue.parsers.frame import MAX_CALLS, call_or_error, failure, flooded, show
 from fnroll.dialogue.parsers.scan import Malformed, Scan, read_json
 from fnroll.dialogue.parsers.schema import parameter_schemas
 from fnroll.dialogue.parsers.turn import Schemas, Tools, end_of_turn
 from fnroll.dialogue.parsers.walk import trim
 
 _START, _CHANNEL, _MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
+_THOUGHT = f"{_CHANNEL}analysis"
 _ENDS = ("<|end|>", "<|call|>", "<|return|>")
 _RECIPIENT = re.compile(r"(?:^|\s)to=(?P<name>[^\s<]+)")
 _CHANNEL_NAME = re.compile(r"\s*+(?P<name>\w*)")
@@ -26,6 +27,8 @@ class _Turn:
     content: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
     outcomes: list[ToolCall | ParseError] = field(default_factory=list)
+    count: int = 0
+    """Attempts at calls."""
 
     def message(self) -> ParsedTurn:
         thoughts = [kept for text in self.reasoning if (kept := trim(text))]
@@ -88,6 +91,13 @@ def _read_body(scan: Scan, start: int, begin: int, header: str, schemas: Schemas
 
 
 def _read_call(scan: Scan, start: int, begin: int, recipient: str, schemas: Schemas, turn: _Turn) -> int:
+    if turn.count == MAX_CALLS:
+        if scan.find(_THOUGHT, begin) != -1:
+            # Whether a thought begins there is not known; what stands before one is not run.
+            turn.outcomes.clear()
+        turn.outcomes.append(flooded(start, scan.limit))
+        return scan.limit
+    turn.count += 1
     name = recipient.removeprefix("functions.")
     try:
         if name == recipient and name not in schemas:

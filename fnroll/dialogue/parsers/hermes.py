@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fnroll.dialogue.parsers.frame import Frame, broken, call_from_json, closed
@@ -18,14 +19,14 @@ class TaggedJson:
     openers: tuple[str, ...] = (OPENER,)
     is_quoted: bool = True
 
-    def read(self, scan: Scan, start: int, opener: str, schemas: Schemas) -> Frame | None:
+    def read(self, scan: Scan, start: int, opener: str, schemas: Schemas) -> Iterable[Frame] | None:
         """Read one call; see `Format.read`."""
         try:
             value, at = read_json(scan, scan.skip_space(start + len(opener)))
             end = closed(scan, at, CLOSER, self.openers)
         except Malformed as error:
-            return broken(scan, start, error, (CLOSER,), self.openers)
-        return Frame(end, (call_from_json(value, (start, end)),))
+            return (broken(scan, start, error, (CLOSER,), self.openers),)
+        return (Frame(end, (call_from_json(value, (start, end)),)),)
 
 
 HERMES = TurnParser(

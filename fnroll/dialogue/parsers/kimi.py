@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from fnroll.dialogue.parsers.scan import Scan
+from fnroll.dialogue.parsers.scan import GAP, MAX_NAME, Scan
 from fnroll.dialogue.parsers.section import Header, Sections
 from fnroll.dialogue.parsers.tagged import Tags
 from fnroll.dialogue.parsers.turn import THINK, TurnParser
@@ -12,7 +12,8 @@ from fnroll.dialogue.parsers.turn import THINK, TurnParser
 _SEPARATOR = "<|tool_call_argument_begin|>"
 _INDEX = re.compile(r":[0-9]+$")
 _ARGUMENT, _CALL_END = r"<\|open\|>argument ", r"<\|close\|>call<\|sep\|>"
-_CALL = r'<\|open\|>call\s++tool="(?P<name>[^"]*)"[^<]*<\|sep\|>'
+_NAME, _REST = rf'[^"]{{0,{MAX_NAME}}}+', rf"[^<]{{0,{MAX_NAME}}}+"
+_CALL = rf'<\|open\|>call{GAP}(?<=\s)tool="(?P<name>{_NAME})"{_REST}<\|sep\|>'
 
 
 def _read_header(scan: Scan, begin: int, end: int) -> Header:
@@ -26,14 +27,14 @@ _XTML = Tags(
     closers=("<|close|>call<|sep|>",),
     call=re.compile(_CALL),
     parameter=re.compile(
-        r'<\|open\|>argument\s++key="(?P<name>[^"]*)"(?:\s++type="(?P<kind>[^"]*)")?[^<]*<\|sep\|>'
+        rf'<\|open\|>argument{GAP}(?<=\s)key="(?P<name>{_NAME})"'
+        rf'(?:{GAP}(?<=\s)type="(?P<kind>{_NAME})")?{_REST}<\|sep\|>'
     ),
-    damaged=re.compile(r"<\|open\|>argument[^<]*(?:<\|sep\|>)?"),
-    value_end="<|close|>argument<|sep|>",
-    follows=re.compile(rf"\s*+(?:{_ARGUMENT}|{_CALL_END}|\Z)"),
+    damaged=re.compile(rf"<\|open\|>argument[^<]{{0,{3 * MAX_NAME}}}+(?:<\|sep\|>)?"),
+    closing=re.compile(rf"<\|close\|>argument<\|sep\|>(?={GAP}(?:{_ARGUMENT}|{_CALL_END}|\Z))"),
     boundary=re.compile(
-        rf"(?P<fresh>{_CALL.replace('?P<name>', '?:')}\s*+(?:{_ARGUMENT}|{_CALL_END}))"
-        rf"|{_CALL_END}(?=\s*+(?:<\|open\|>call |<\|close\|>tools<\|sep\|>|\Z))"
+        rf"(?P<fresh>{_CALL.replace('?P<name>', '?:')}{GAP}(?:{_ARGUMENT}|{_CALL_END}))"
+        rf"|{_CALL_END}(?={GAP}(?:<\|open\|>call |<\|close\|>tools<\|sep\|>|\Z))"
     ),
     end=re.compile(_CALL_END),
     is_escaped=True,

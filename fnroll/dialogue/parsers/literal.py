@@ -8,12 +8,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fnroll.dialogue.parsers.scan import MAX_DEPTH, Malformed, Scan
+from fnroll.dialogue.parsers.scan import MAX_DEPTH, MAX_NAME, Malformed, Scan
 
-_NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-_WORD = re.compile(r"[^\W\d]\w*")
-_BARE_KEY = re.compile(r"[^:{}\[\],\"]+")
-_BARE_VALUE = re.compile(r"[^,{}\[\]<]+")
+# More digits than Python converts by default, so that a longer number is refused and not cut.
+_DIGITS = r"[0-9]{1,5000}+"
+_NUMBER = re.compile(rf"[+-]?(?:{_DIGITS}(?:\.(?:{_DIGITS})?)?|\.{_DIGITS})(?:[eE][+-]?{_DIGITS})?")
+_SIGNS = "+-.0123456789"
+_WORD = re.compile(rf"[^\W\d]\w{{0,{MAX_NAME}}}+")
+_BARE_KEY = re.compile(rf'[^:{{}}\[\],"]{{1,{MAX_NAME}}}+')
+_BARE_END = re.compile(r"[,{}\[\]<]")
 _QUOTE_OR_ESCAPE = {"'": re.compile(r"['\\]"), '"': re.compile(r'["\\]')}
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a", "v": "\v", "0": "\0", "\n": ""}
 _CODES = {"x": 2, "u": 4, "U": 8}
@@ -99,12 +102,13 @@ def _read_key(scan: Scan, at: int, dialect: Dialect) -> tuple[str, int]:
 
 def _read_scalar(scan: Scan, at: int, dialect: Dialect) -> tuple[Any, int]:
     if dialect.is_bare:
-        bare = scan.match(_BARE_VALUE, at)
-        text = bare[0].strip() if bare else ""
-        if bare is None or not text:
+        delimiter = scan.search(_BARE_END, at)
+        end = delimiter.start() if delimiter else scan.limit
+        text = scan.text[at:end].strip()
+        if not text:
             raise Malformed("a value is missing", at)
-        return _scalar(text, dialect.words, at), bare.end()
-    token = scan.match(_NUMBER, at) or scan.match(_WORD, at)
+        return _scalar(text, dialect.words, at), end
+    token = scan.match(_NUMBER if scan.text[at : at + 1] in _SIGNS else _WORD, at)
     value = _scalar(token[0], dialect.words, at) if token else None
     if token is None or isinstance(value, str):
         raise Malformed("a value is missing or is no literal", at)
@@ -148,7 +152,7 @@ def read_plain_string(scan: Scan, at: int, quote: str) -> tuple[str, int]:
 def read_python_string(scan: Scan, at: int, quote: str) -> tuple[str, int]:
     """Read a string with Python's escapes; an unknown escape stands for itself, as in Python."""
     parts = []
-    while hit := _QUOTE_OR_ESCAPE[quote].search(scan.text, at, scan.limit):
+    while hit := scan.search(_QUOTE_OR_ESCAPE[quote], at):
         parts.append(scan.text[at : hit.start()])
         if hit[0] == quote:
             return "".join(parts), hit.end()

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
-from fnroll.dialogue.message import ParseError, Span, ToolCall
+from fnroll.dialogue.message import ToolCall
 from fnroll.dialogue.parsers.frame import Frame, broken, failure
 from fnroll.dialogue.parsers.literal import PYTHON, read_literal, separator
-from fnroll.dialogue.parsers.scan import Malformed, Scan, read_json
+from fnroll.dialogue.parsers.scan import GAP, MAX_NAME, Malformed, Scan, read_json
 from fnroll.dialogue.parsers.series import CALL, read_series
 from fnroll.dialogue.parsers.turn import Schemas, TurnParser
 
 _TAG, _BEGIN, _END = "<|python_tag|>", "<|python_start|>", "<|python_end|>"
-_NAME = re.compile(r"(?P<name>[^\W\d][\w.-]*)\(")
-_KEY = re.compile(r"(?P<name>[^\W\d]\w*)\s*+=")
-_LIST = re.compile(r"\[\s*+[^\W\d][\w.-]*\(")
-_NEXT = re.compile(r"\)\s*+,\s*+(?=[^\W\d][\w.-]*\()")
-_CLOSED = re.compile(r"\]\s*+(?:<\|python_end\|>\s*+)?\Z")
+_WORD = rf"[^\W\d][\w.-]{{0,{MAX_NAME}}}+"
+_NAME = re.compile(rf"(?P<name>{_WORD})\(")
+_KEY = re.compile(rf"(?P<name>[^\W\d]\w{{0,{MAX_NAME}}}+){GAP}=")
+_LIST = re.compile(rf"\[{GAP}{_WORD}\(")
+_NEXT = re.compile(rf"\){GAP},{GAP}(?={_WORD}\()")
+_CLOSED = re.compile(rf"\]{GAP}(?:<\|python_end\|>{GAP})?\Z")
 
 
 @dataclass(frozen=True)
@@ -28,14 +30,14 @@ class LlamaCalls:
     openers: tuple[str, ...] = (_TAG, _BEGIN)
     is_quoted: bool = True
 
-    def read(self, scan: Scan, start: int, opener: str, schemas: Schemas) -> Frame | None:
+    def read(self, scan: Scan, start: int, opener: str, schemas: Schemas) -> Iterable[Frame] | None:
         """Read all calls in a row; see `Format.read`."""
         at = scan.skip_space(start + len(opener))
         if scan.is_at("{", at):
             return read_series(scan, start, at, ";") if opener or _is_call(scan, at) else None
         if scan.match(_LIST, at):
-            return _behind_end(scan, _read_list(scan, start, at + 1))
-        return _behind_end(scan, self._read_tool(scan, start, at)) if opener else None
+            return _read_list(scan, start, at + 1)
+        return (self._read_tool(scan, start, at),) if opener else None
 
     def _read_tool(self, scan: Scan, start: int, at: int) -> Frame:
         """A built-in tool after a Python tag: `NAME.call(...)`."""
@@ -43,7 +45,8 @@ class LlamaCalls:
             name, arguments, end = _read_call(scan, at)
         except Malformed as error:
             return broken(scan, start, error, (_END,), self.openers)
-        return Frame(end, (ToolCall(name.removesuffix(".call"), arguments, (start, end)),))
+        call = ToolCall(name.removesuffix(".call"), arguments, (start, end))
+        return Frame(_behind_end(scan, end), (call,))
 
 
 def _is_call(scan: Scan, at: int) -> bool:
@@ -55,32 +58,30 @@ def _is_call(scan: Scan, at: int) -> bool:
     return "name" in value and ("parameters" in value or "arguments" in value)
 
 
-def _behind_end(scan: Scan, frame: Frame) -> Frame:
-    after = scan.skip_space(frame.end)
-    return replace(frame, end=after + len(_END)) if scan.is_at(_END, after) else frame
+def _behind_end(scan: Scan, at: int) -> int:
+    after = scan.skip_space(at)
+    return after + len(_END) if scan.is_at(_END, after) else at
 
 
-def _read_list(scan: Scan, start: int, at: int) -> Frame:
+def _read_list(scan: Scan, start: int, at: int) -> Iterator[Frame]:
     """The calls of a list, from the position after its bracket."""
-    outcomes: list[ToolCall | ParseError] = []
-    unread: list[Span] = []
     while True:
-        at = scan.skip_space(at)
+        at = begin = scan.skip_space(at)
         if scan.is_at("]", at):
-            return Frame(at + 1, tuple(outcomes), tuple(unread))
-        begin = at
+            yield Frame(_behind_end(scan, at + 1), ())
+            return
         try:
             name, arguments, begin = _read_call(scan, at)
-            outcomes.append(ToolCall(name, arguments, (at, begin)))
+            yield Frame(begin, (ToolCall(name, arguments, (at, begin)),))
             at = separator(scan, begin, "]")
         except Malformed as error:
             if error.at >= scan.limit and not scan.search(_CLOSED, begin):
                 # A list is one expression: cut before its bracket, none of it was said.
-                span = (start, scan.limit)
-                return Frame(scan.limit, (failure("the list of calls is not closed", span),), (span,))
+                cut = failure("the list of calls is not closed", (start, scan.limit))
+                yield Frame(scan.limit, (cut,), ((begin, scan.limit),), is_whole=True)
+                return
             at = _behind_call(scan, begin, error)
-            outcomes.append(failure(error.text, (begin, at)))
-            unread.append((min(error.at, at), at))
+            yield Frame(at, (failure(error.text, (begin, at)),), ((min(error.at, at), at),))
 
 
 def _behind_call(scan: Scan, begin: int, error: Malformed) -> int:

@@ -3,39 +3,49 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fnroll.dialogue.parsers.frame import Frame, broken, call_or_error
-from fnroll.dialogue.parsers.scan import Malformed, Scan, read_json
+from fnroll.dialogue.parsers.scan import MAX_NAME, Malformed, Scan, read_json
 from fnroll.dialogue.parsers.series import read_series
 from fnroll.dialogue.parsers.turn import THINK, Schemas, TurnParser
 
-_HEADER = re.compile(r"(?P<name>[^\[{]+)(?:\[CALL_ID\](?P<id>[^\[{]*))?(?:\[ARGS\])?\s*+(?=\{)")
+_TEXT = rf"[^\[{{]{{0,{MAX_NAME}}}+"
+_HEADER = re.compile(rf"(?P<name>{_TEXT})(?:\[CALL_ID\](?P<id>{_TEXT}))?(?P<mark>\[ARGS\])?")
+_OPENERS = ("[TOOL_CALLS]",)
 
 
 @dataclass(frozen=True)
 class MistralCalls:
     """The calls after one `[TOOL_CALLS]`."""
 
-    openers: tuple[str, ...] = ("[TOOL_CALLS]",)
+    openers: tuple[str, ...] = _OPENERS
     is_quoted: bool = True
 
-    def read(self, scan: Scan, start: int, opener: str, schemas: Schemas) -> Frame | None:
+    def read(self, scan: Scan, start: int, opener: str, schemas: Schemas) -> Iterable[Frame] | None:
         """Read one call or one array of calls; see `Format.read`."""
         at = scan.skip_space(start + len(opener))
         if scan.is_at("[", at) and not scan.is_at(opener, at):
             return read_series(scan, start, at + 1, ",", "]")
         if scan.is_at("{", at):
             return read_series(scan, start, at, ",")
-        header = scan.match(_HEADER, at)
-        identity = (header["id"] or "").strip() or None if header else None
-        try:
-            if header is None:
-                raise Malformed("there is no name with arguments after [TOOL_CALLS]", at)
-            arguments, end = read_json(scan, header.end())
-        except Malformed as error:
-            return broken(scan, start, error, (), self.openers, identity)
-        return Frame(end, (call_or_error(header["name"].strip(), arguments, (start, end), identity),))
+        return (_read_named(scan, start, at),)
+
+
+def _read_named(scan: Scan, start: int, at: int) -> Frame:
+    """Read the call whose name begins at `at`."""
+    name, identity = "", None
+    try:
+        if header := scan.match(_HEADER, at):
+            name, identity = header["name"].strip(), (header["id"] or "").strip() or None
+            at = scan.skip_space(header.end())
+        if not header or not name or not (header["mark"] or scan.is_at("{", at)):
+            raise Malformed("there is no name with arguments after [TOOL_CALLS]", at)
+        arguments, end = read_json(scan, at)
+    except Malformed as error:
+        return broken(scan, start, error, (), _OPENERS, identity)
+    return Frame(end, (call_or_error(name, arguments, (start, end), identity),))
 
 
 MISTRAL = TurnParser(

@@ -1,4 +1,8 @@
-"""Forward search in a turn, and JSON read from the middle of it, both in linear time."""
+"""Forward search in a turn, and JSON read from the middle of it, both in linear time.
+
+A pattern looks at no more than `MAX_NAME` characters of a name and as much white space: what an attempt at a
+call costs is then bounded, however many attempts a text holds and whatever stands behind them.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,12 @@ from typing import Any, NoReturn
 
 MAX_DEPTH = 128
 """Deepest nesting of a call's arguments; deeper values would overflow the stack of whoever prints them."""
+
+MAX_NAME = 256
+"""Longest name of a tool or an argument in characters, where no quotes of JSON hold it."""
+
+GAP = rf"\s{{0,{MAX_NAME}}}+"
+"""White space inside the markup of a call, for a pattern."""
 
 _SPACE = re.compile(r"\s*+")
 _FIRST_WINDOW = 256
@@ -66,7 +76,7 @@ class Scan:
         return at, marker
 
     def search(self, pattern: re.Pattern[str], start: int) -> re.Match[str] | None:
-        """First match of `pattern` at or after `start`."""
+        """First match of `pattern` at or after `start`; its width must be bounded."""
         key = (pattern, self.limit)
         asked, match = self._matched.get(key, (start + 1, None))
         if start < asked or (match is not None and match.start() < start):
@@ -75,7 +85,7 @@ class Scan:
         return match
 
     def match(self, pattern: re.Pattern[str], start: int) -> re.Match[str] | None:
-        """Match of `pattern` exactly at `start`."""
+        """Match of `pattern` exactly at `start`; its width must be bounded."""
         return pattern.match(self.text, start, self.limit)
 
     def is_at(self, marker: str, at: int) -> bool:

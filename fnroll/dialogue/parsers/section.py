@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from fnroll.dialogue.message import ParseError, Span, ToolCall
 from fnroll.dialogue.parsers.frame import Frame, broken, call_or_error, closed, failure
 from fnroll.dialogue.parsers.scan import Malformed, Scan, read_json
 from fnroll.dialogue.parsers.turn import Schemas
@@ -42,28 +41,27 @@ class Sections:
         """The section's token, and the call's for a call without a section."""
         return (self.begin, self.call_begin)
 
-    def read(self, scan: Scan, start: int, opener: str, schemas: Schemas) -> Frame | None:
+    def read(self, scan: Scan, start: int, opener: str, schemas: Schemas) -> Iterable[Frame] | None:
         """Read a section or one call; see `Format.read`."""
-        if opener == self.call_begin:
-            return self._read_call(scan, start)
-        outcomes: list[ToolCall | ParseError] = []
-        unread: list[Span] = []
-        at = start + len(opener)
+        return (self._read_call(scan, start),) if opener == self.call_begin else self._section(scan, start)
+
+    def _section(self, scan: Scan, start: int) -> Iterator[Frame]:
+        at, is_empty = start + len(self.begin), True
         while True:
             begin, marker = scan.first((self.call_begin, self.end), at)
-            if marker or not outcomes:
-                unread.append((at, begin))
+            # A section that is not closed ends with its last call: what follows may be the answer.
+            if marker or is_empty:
+                yield Frame(begin, (), ((at, begin),))
             if marker != self.call_begin:
                 break
             frame = self._read_call(scan, begin)
-            outcomes.extend(frame.outcomes)
-            unread.extend(frame.unread)
-            at = frame.end
-        # A section that is not closed ends with its last call: what follows may be the answer.
-        end = begin + len(marker) if marker or not outcomes else at
-        if not outcomes and scan.text[at:begin].strip():
-            outcomes.append(failure("there is no call in the section of calls", (start, end)))
-        return Frame(end, tuple(outcomes), tuple(unread))
+            yield frame
+            at, is_empty = frame.end, False
+        end = begin + len(marker) if marker or is_empty else at
+        if is_empty and scan.text[at:begin].strip():
+            yield Frame(end, (failure("there is no call in the section of calls", (start, end)),))
+        else:
+            yield Frame(end, ())
 
     def _read_call(self, scan: Scan, start: int) -> Frame:
         begin = start + len(self.call_begin)

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
-from fnroll.dialogue.message import ParseError, Span, ToolCall
 from fnroll.dialogue.parsers.frame import Frame, call_from_json, failure
-from fnroll.dialogue.parsers.scan import Malformed, Scan, read_json
+from fnroll.dialogue.parsers.scan import GAP, MAX_NAME, Malformed, Scan, read_json
 
+_BODY = r'"(?:arguments|parameters)"'
 CALL = re.compile(
-    r'\{\s*+(?:"type"\s*+:\s*+"function"\s*+,\s*+)?"'
-    r'(?:name"\s*+:\s*+"[^"\\]*"\s*+,\s*+"(?:arguments|parameters)"|(?:arguments|parameters)"\s*+:\s*+\{)'
+    rf'\{{{GAP}(?:"type"{GAP}:{GAP}"function"{GAP},{GAP})?'
+    rf'(?:"name"{GAP}:{GAP}"[^"\\]{{0,{MAX_NAME}}}+"{GAP},{GAP}{_BODY}|{_BODY}{GAP}:{GAP}\{{)'
 )
 """What is surely the start of a call, and not of an object inside one."""
 
 
-def read_series(scan: Scan, start: int, at: int, separator: str, closer: str = "") -> Frame:
+def read_series(scan: Scan, start: int, at: int, separator: str, closer: str = "") -> Iterator[Frame]:
     """Read calls from `at` on, each a JSON object.
 
     After a malformed one, reading goes on at the next text that surely begins a call.
@@ -27,20 +28,16 @@ def read_series(scan: Scan, start: int, at: int, separator: str, closer: str = "
       separator: stands between two calls; two calls in a row need none.
       closer: ends the series, if the format closes it.
     """
-    outcomes: list[ToolCall | ParseError] = []
-    unread: list[Span] = []
     while True:
-        at = scan.skip_space(at)
-        end = at
+        at = end = scan.skip_space(at)
         if closer and scan.is_at(closer, at):
             break
         try:
             value, end = read_json(scan, at)
-            outcomes.append(call_from_json(value, (start, end)))
+            yield Frame(end, (call_from_json(value, (start, end)),))
         except Malformed as error:
             end = _next_call(scan, max(error.at, at + 1), closer)
-            outcomes.append(failure(error.text, (start, end)))
-            unread.append((error.at, end))
+            yield Frame(end, (failure(error.text, (start, end)),), ((error.at, end),))
         at = scan.skip_space(end)
         if scan.is_at(separator, at):
             at += len(separator)
@@ -51,7 +48,7 @@ def read_series(scan: Scan, start: int, at: int, separator: str, closer: str = "
             break
     at = scan.skip_space(end)
     is_closed = closer and scan.is_at(closer, at)
-    return Frame(at + len(closer) if is_closed else end, tuple(outcomes), tuple(unread))
+    yield Frame(at + len(closer) if is_closed else end, ())
 
 
 def _next_call(scan: Scan, at: int, closer: str) -> int:

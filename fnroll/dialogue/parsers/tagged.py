@@ -7,7 +7,7 @@ counts where the text after it goes on as a call does; a tag inside a sentence o
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from html import unescape
 from typing import Any
@@ -32,22 +32,23 @@ class Tags:
     """Header of an argument, with the group `name` and perhaps `kind`, the type as the model states it."""
     damaged: re.Pattern[str]
     """Start of an argument whose header is damaged: it is left out, the others are kept."""
-    value_end: str
-    follows: re.Pattern[str]
-    """What stands after the closing tag of a value."""
+    closing: re.Pattern[str]
+    """Closing tag of a value, ahead of what goes on as a call does."""
     boundary: re.Pattern[str]
     """Where a value must end that has no closing tag; the group `fresh` marks the start of another call."""
     end: re.Pattern[str]
     """End of a call."""
+    line_closing: re.Pattern[str] | None = None
+    """The closing tag of values on lines of their own, if the format frames values by newlines."""
     line_boundary: re.Pattern[str] | None = None
-    """The boundary for values that begin on a line of their own, if the format frames values by newlines."""
+    """The boundary of such values."""
     loose: re.Pattern[str] | None = None
     """What must match where a call begins without its outer tag, to tell it from a mention."""
     is_escaped: bool = False
     """Whether names are escaped as in XML."""
     is_quoted: bool = False
 
-    def read(self, scan: Scan, start: int, opener: str, schemas: Schemas) -> Frame | None:
+    def read(self, scan: Scan, start: int, opener: str, schemas: Schemas) -> Iterable[Frame] | None:
         """Read one call; see `Format.read`."""
         if self.loose and opener != self.openers[0] and not self._is_loose_call(scan, start):
             return None
@@ -56,8 +57,8 @@ class Tags:
             parameters = schemas.get(name, {})
             arguments, end = ({}, at) if is_empty else self._arguments(scan, at, name, parameters)
         except Malformed as error:
-            return broken(scan, start, error, self.closers, self.openers[:1])
-        return Frame(end, (ToolCall(name, arguments, (start, end)),))
+            return (broken(scan, start, error, self.closers, self.openers[:1]),)
+        return (Frame(end, (ToolCall(name, arguments, (start, end)),)),)
 
     def _is_loose_call(self, scan: Scan, start: int) -> bool:
         line = scan.text.rfind("\n", max(0, start - 80), start) + 1
@@ -98,16 +99,13 @@ class Tags:
 
     def _value(self, scan: Scan, begin: int, name: str) -> tuple[str, int]:
         """The text of a value that begins at `begin`, and the position after its closing tag."""
-        framed = self.line_boundary is not None and scan.is_at("\n", begin)
-        stop = scan.search(self.line_boundary if framed and self.line_boundary else self.boundary, begin)
+        closing, boundary = self.closing, self.boundary
+        if self.line_closing and self.line_boundary and scan.is_at("\n", begin):
+            closing, boundary = self.line_closing, self.line_boundary
+        stop, close = scan.search(boundary, begin), scan.search(closing, begin)
         last = stop.start() if stop else scan.limit
-        close = scan.find(self.value_end, begin)
-        while -1 < close < last:
-            after = close + len(self.value_end)
-            is_on_a_line = not framed or scan.is_at("\n", close - 1) or scan.is_at("\n", after)
-            if is_on_a_line and scan.match(self.follows, after):
-                return self._unframe(scan.text[begin:close]), after
-            close = scan.find(self.value_end, after)
+        if close and close.start() < last:
+            return self._unframe(scan.text[begin : close.start()]), close.end()
         if stop is None or stop.groupdict().get("fresh"):
             raise Malformed(f"an argument of {show(name)} is not closed", begin, last if stop else None)
         return self._unframe(scan.text[begin:last]), last

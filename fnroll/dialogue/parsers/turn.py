@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from fnroll.dialogue.message import ParsedTurn, ParseError
-from fnroll.dialogue.parsers.frame import Frame
+from fnroll.dialogue.parsers.frame import MAX_CALLS, Frame, flooded
 from fnroll.dialogue.parsers.scan import Scan
 from fnroll.dialogue.parsers.schema import parameter_schemas
 from fnroll.dialogue.parsers.walk import Walk
@@ -45,10 +45,10 @@ class Format(Protocol):
         """Whether text values are quoted, so that a marker inside one is surely data."""
         ...
 
-    def read(self, scan: Scan, start: int, opener: str, schemas: Schemas) -> Frame | None:
-        """Read what begins with `opener` at `start`; `None` if it is ordinary text.
+    def read(self, scan: Scan, start: int, opener: str, schemas: Schemas) -> Iterable[Frame] | None:
+        """Read what begins with `opener` at `start`: one frame after the other; `None` for ordinary text.
 
-        An empty `opener` means the first visible character of the answer.
+        An empty `opener` means the first visible character of the answer. Not all frames may be asked for.
         """
         ...
 
@@ -141,39 +141,58 @@ class TurnParser:
         shut = scan.find(walk.closer, begin) if walk.closer else -1
         # Without quotes nothing tells a closing marker inside a value from a real one: the first one counts.
         reach = scan.within(shut) if shut != -1 and not form.is_quoted else scan
-        frame = form.read(reach, begin, opener, schemas)
-        if frame is None:
+        frames = form.read(reach, begin, opener, schemas)
+        if frames is None:
             walk.add(opener)
             return begin + len(opener)
-        if (shut := self._shut(scan, frame, shut, walk)) != -1:
-            walk.add(scan.text[begin:shut])
-            walk.is_calling = True
-            return shut
-        walk.add("", frame.outcomes)
-        return frame.end
+        return self._take(scan, begin, frames, walk)
 
-    def _shut(self, scan: Scan, frame: Frame, shut: int, walk: Walk) -> int:
+    def _take(self, scan: Scan, begin: int, frames: Iterable[Frame], walk: Walk) -> int:
+        """Note what frames hold, up to a closing marker of reasoning; return where to go on."""
+        before = len(walk.outcomes)
+        for frame in frames:
+            if frame.outcomes and walk.count == MAX_CALLS:
+                return self._stop(scan, frame.outcomes[0].span[0], walk)
+            walk.count += bool(frame.outcomes)
+            shut = self._shut(scan, begin, frame, walk)
+            if shut != -1:
+                walk.add(scan.text[begin:shut])
+                walk.is_calling = True
+                return shut
+            if frame.is_whole:
+                del walk.outcomes[before:]
+            walk.add("", frame.outcomes)
+            begin = frame.end
+        return begin
+
+    def _shut(self, scan: Scan, begin: int, frame: Frame, walk: Walk) -> int:
         """Where reasoning is closed before a frame ends, or -1.
 
         A closing marker inside a well-formed call is data. Inside a malformed one nobody can tell: it counts
         in a block that is open, and elsewhere where the call could not be read.
         """
-        if -1 < shut < frame.end and any(isinstance(outcome, ParseError) for outcome in frame.outcomes):
-            return shut
         closers = (walk.closer,) if walk.closer else self.closers
-        for begin, end in frame.unread:
-            at, _ = scan.first(closers, begin)
+        is_broken = any(isinstance(outcome, ParseError) for outcome in frame.outcomes)
+        for start, end in ((begin, frame.end),) if walk.closer and is_broken else frame.unread:
+            at, _ = scan.first(closers, start)
             if at < end:
                 return at
         return -1
+
+    def _stop(self, scan: Scan, begin: int, walk: Walk) -> int:
+        """Give up at a call that is one too many; return the end of the turn."""
+        if scan.first((walk.closer,) if walk.closer else self.closers, begin)[1]:
+            # Whether that marker counts is not known; what may have been a thought is not run.
+            walk.outcomes.clear()
+        walk.add("", (flooded(begin, scan.limit),))
+        return scan.limit
 
     def _lead(self, scan: Scan, at: int, walk: Walk, schemas: Schemas) -> int:
         """Read calls that begin an answer without a marker."""
         begin = scan.skip_space(at)
         for form in self.formats if self.leads and begin < scan.limit else ():
-            if frame := form.read(scan, begin, "", schemas):
-                walk.add("", frame.outcomes)
-                return frame.end
+            if frames := form.read(scan, begin, "", schemas):
+                return self._take(scan, begin, frames, walk)
         return at
 
 

@@ -31,6 +31,8 @@ class Walk:
     """Whether anything but white space and reasoning was read."""
     may_be_open: bool = True
     """Whether a closing marker without an opening one still ends a block that began before the text."""
+    count: int = 0
+    """Attempts at calls in the whole turn."""
     is_calling: bool = False
     """Whether a call was attempted since the last closing marker."""
 
