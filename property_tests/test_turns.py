@@ -266,8 +266,8 @@ def parked_after_the_row_was_used_again(driver, waiting, park=Driver._park):
     park(driver, [placed for placed in late if placed.line in driver._lines])
 
 
-def results_in_completion_order(runner, key, calls, submit=ToolRunner.submit):
-    submit(runner, key, list(reversed(calls)))
+def results_in_completion_order(runner, key, calls, metadata=None, *, submit=ToolRunner.submit):
+    submit(runner, key, list(reversed(calls)), metadata)
 
 
 def separator_dropped(chat, *args, join=Chat.continue_turn, **options):
@@ -280,8 +280,8 @@ def mask_1_on_tool_output(records, line, count, entries, append=steps.append):
     return append(records, line, count, given)
 
 
-def tools_run_on_a_cut_turn(driver, line, tape, status, end=Driver._end_turn):
-    return end(driver, line, tape, t.WAITING if driver.turns is not None else status)
+def tools_run_on_a_cut_turn(driver, line, tape, status, row=None, *, end=Driver._end_turn):
+    return end(driver, line, tape, t.WAITING if driver.turns is not None else status, row)
 
 
 def answers_of_waiting_turns_swapped(conversations, step, take=Conversations.take_returned):

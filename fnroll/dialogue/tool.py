@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from fnroll.checks import check_bool
 from fnroll.dialogue.arguments import Arguments, SchemaArguments
+from fnroll.dialogue.depth import TOO_DEEP, is_deep
 from fnroll.dialogue.function import function_schema, name_function
 from fnroll.dialogue.message import ToolCall
 from fnroll.dialogue.output import clean_text
@@ -191,6 +192,8 @@ class Tool:
         """
         if not isinstance(arguments, dict):
             return {}, (f"the arguments must be a JSON object, but are {shorten(arguments)}",)
+        if is_deep(arguments):
+            return {}, (f"the arguments are {TOO_DEEP}",)
         offered = tuple(self._schema["function"]["parameters"]["properties"])
         unexpected = [key for key in arguments if not self._may_have(key, offered)]
         known = self._arguments.keep({key: arguments[key] for key in arguments if key not in unexpected})
@@ -214,7 +217,7 @@ class Tool:
             values, found = self._arguments.read(copy.deepcopy(arguments))
             return values, list(found)
         except RecursionError:
-            return {}, ["the arguments are nested too deeply"]
+            return {}, [f"the arguments are {TOO_DEEP}"]
         except Exception as error:
             return {}, [f"the arguments cannot be checked ({type(error).__name__})"]
 

@@ -59,8 +59,9 @@ def digest_weights(model: Model) -> str:
     for name, tensor in named_tensors(model):
         digest.update(f"{name} {tensor.dtype} {list(tensor.shape)};".encode())
         flat = tensor.detach().reshape(-1)
-        place = torch.linspace(0, max(flat.numel() - 1, 0), min(_SAMPLES, flat.numel()), device=flat.device)
-        samples.append(flat[place.long()].to(torch.float64))
+        count = min(_SAMPLES, flat.numel())
+        place = torch.arange(count, device=flat.device) * (flat.numel() - 1) // max(count - 1, 1)
+        samples.append(flat[place].to(torch.float64))
     if samples:
         digest.update(torch.cat(samples).cpu().numpy().tobytes())
     return digest.hexdigest()[:16]

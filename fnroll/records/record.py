@@ -78,7 +78,7 @@ class RolloutRecord:
     """What tells prompts apart; part of the identity that the noise is a function of."""
     reward: float | None = None
     """Set by the caller; a NumPy number or a tensor of one becomes a float."""
-    rendered_from: Mapping[str, str] | None = None
+    rendered_from: Mapping[str, str] | None = field(default=None, compare=False)
     """Digests of what the chat template made the prompt of, by name: messages, tools, template, tokenizer."""
     run: Mapping[str, Any] | None = None
     """Of an unfinished record: seed, step, and whatever else decides its tokens, by name."""

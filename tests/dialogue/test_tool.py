@@ -1,9 +1,12 @@
 import enum
 import functools
+import sys
+import threading
 from typing import Any, Literal
 
 import pytest
 
+from fnroll.dialogue.depth import MAX_DEPTH
 from fnroll.dialogue.message import ToolCall
 from fnroll.dialogue.tool import BadCall, BoundCall, Tool, ToolSet, to_tool
 
@@ -331,12 +334,35 @@ def test_nested_path_and_missing_key() -> None:
     )
 
 
-def test_deep_arguments_are_refused_and_do_not_overflow() -> None:
+def nested(levels: int) -> Any:
     deep: Any = 0
-    for _ in range(900):
+    for _ in range(levels):
         deep = [deep]
+    return deep
+
+
+def test_deep_arguments_are_refused_and_do_not_overflow() -> None:
+    """Case reliability-08: by a fixed bound, whatever stack and recursion limit the process has."""
     tools = ToolSet([Tool.from_schema({"name": "t", "parameters": {"properties": {"a": {}}}}, lambda a=0: 0)])
-    assert "nested too deeply" in bad(tools, "t", {"a": deep}).text
+    before, found = sys.getrecursionlimit(), []
+
+    def look() -> None:
+        found.extend(bad(tools, "t", {"a": nested(levels)}).text for levels in (MAX_DEPTH, 900, 5000))
+        found.append(str(isinstance(tools.bind(call("t", {"a": nested(MAX_DEPTH - 2)})), BoundCall)))
+
+    look()
+    try:
+        sys.setrecursionlimit(10_000)
+        look()
+        threading.stack_size(256 * 1024)
+        thread = threading.Thread(target=look)
+        thread.start()
+        thread.join()
+    finally:
+        threading.stack_size(0)
+        sys.setrecursionlimit(before)
+    assert len(found) == 12 and found[:4] == found[4:8] == found[8:]
+    assert all("nested too deeply, beyond 128 levels" in text for text in found[:3]) and found[3] == "True"
 
 
 def test_many_findings_are_cut() -> None:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fnroll.dialogue.parsers.scan import MAX_DEPTH, MAX_NAME, Malformed, Scan
+from fnroll.dialogue.depth import MAX_DEPTH, TOO_DEEP
+from fnroll.dialogue.parsers.scan import MAX_NAME, Malformed, Scan
 
 # More digits than Python converts by default, so that a longer number is refused and not cut.
 _DIGITS = r"[0-9]{1,5000}+"
@@ -46,7 +47,7 @@ def read_literal(scan: Scan, at: int, dialect: Dialect, depth: int = 0) -> tuple
       Malformed: there is no such value at `at`.
     """
     if depth > MAX_DEPTH:
-        raise Malformed("its arguments are nested too deeply", at)
+        raise Malformed(f"its arguments are {TOO_DEEP}", at)
     at = scan.skip_space(at)
     quote = next((mark for mark in dialect.quotes if scan.is_at(mark, at)), None)
     if quote is not None:

@@ -10,8 +10,7 @@ import json
 import re
 from typing import Any, NoReturn
 
-MAX_DEPTH = 128
-"""Deepest nesting of a call's arguments; deeper values would overflow the stack of whoever prints them."""
+from fnroll.dialogue.depth import TOO_DEEP, is_deep
 
 MAX_NAME = 256
 """Longest name of a tool or an argument in characters, where no quotes of JSON hold it."""
@@ -123,12 +122,12 @@ def read_json(scan: Scan, start: int) -> tuple[Any, int]:
                 raise Malformed(reason, start + error.pos) from None
             width *= 2
         except RecursionError:
-            raise Malformed("its arguments are nested too deeply", start) from None
+            raise Malformed(f"its arguments are {TOO_DEEP}", start) from None
         except ValueError as error:
             raise Malformed(f"it is not valid JSON ({error})", start + _loose_length(window)) from None
         else:
             if is_deep(value):
-                raise Malformed("its arguments are nested too deeply", start + used)
+                raise Malformed(f"its arguments are {TOO_DEEP}", start + used)
             return value, start + used
 
 
@@ -139,22 +138,6 @@ def decode_json(text: str) -> Any:
     if scan.skip_space(at) != scan.limit:
         raise Malformed("there is text after its JSON value", at)
     return value
-
-
-def is_deep(value: Any) -> bool:
-    """Whether containers are nested deeper than `MAX_DEPTH`; walks without recursion."""
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        level = [child for parent in level for child in _children(parent)]
-        if not level:
-            return False
-    return True
-
-
-def _children(value: Any) -> list[Any]:
-    if isinstance(value, dict):
-        return list(value.values())
-    return value if isinstance(value, list) else []
 
 
 def _is_cut(error: json.JSONDecodeError, width: int) -> bool:

@@ -78,7 +78,7 @@ def test_deep_arguments_are_an_error_not_a_crash(name):
     message = parse(name, text, tools=[F])
     if text != ONE_CALL[name]:
         assert [error.text for error in message.errors] == [
-            "The tool call could not be read: its arguments are nested too deeply."
+            "The tool call could not be read: its arguments are nested too deeply, beyond 128 levels."
         ]
         assert not message.calls
 
